@@ -3,7 +3,7 @@
 # `make test-all` also runs the tests that repeat others over more seeds, ids or shapes.
 # `make test-versions` also tests with other versions, each in an environment of its own: CONTRIBUTING.md.
 # `make docs` builds the site of docs/ into site/.
-# `make test-foreign` tests with the environments of other libraries, all of them: an hour.
+# `make test-third-party` tests with the environments of other libraries, all of them: an hour.
 # `make gpu` tests and measures on a machine with an NVIDIA GPU, which needs no network: docs/gpu.md.
 
 PYTHON ?= python3
@@ -19,7 +19,7 @@ WORKERS := -n auto --dist worksteal
 LIBRARIES := brax,craftax,jaxmarl,jumanji,navix,pgx,playground,xminigrid,envpool-references,ray
 GYMNAX := gymnax==1.0.1
 
-.PHONY: demo test test-all types tests test-versions $(OTHER_VERSIONS) test-foreign bench docs gpu gpu-wheels clean
+.PHONY: demo test test-all types tests test-versions $(OTHER_VERSIONS) test-third-party bench docs gpu gpu-wheels clean
 
 define DEMO_ENDS_WITH
 
@@ -53,7 +53,7 @@ types:
 tests:
 	.venv/bin/pytest $(WORKERS) $(WHICH)
 
-test-all: WHICH := -m "not foreign"
+test-all: WHICH := -m "not third_party"
 test-all: export XLA_FLAGS :=  # what users compile themselves has no other options either
 
 test-versions: test $(OTHER_VERSIONS)
@@ -69,10 +69,10 @@ WITH_OTHERS := $(addprefix tests/bridge/,host_env/test_envpool.py host_env/test_
 WITH_OTHERS += $(addprefix tests/bridge/app/,test_zoo.py test_environments.py)
 WITH_OTHERS += tests/docs/test_coming_from.py
 WITH_OTHERS += tests/bridge/host_env/cluster/test_ray_cluster.py
-PAGES := cluster-environments coming-from/brax coming-from/envpool reference/bridge-environments reference/foreign
+PAGES := cluster-environments coming-from/brax coming-from/envpool reference/bridge-environments reference/third-party
 WITH_OTHERS += $(patsubst %,"tests/docs/test_readme.py::test_the_code_of_a_page_runs[docs/%.md]",$(PAGES))
-test-foreign: .venv-foreign/.installed
-	.venv-foreign/bin/pytest $(WORKERS) tests/foreign $(WITH_OTHERS) -m ""
+test-third-party: .venv-third-party/.installed
+	.venv-third-party/bin/pytest $(WORKERS) tests/third_party $(WITH_OTHERS) -m ""
 
 bench: $(INSTALLED)
 	$(PIP) install --quiet -c constraints.txt -e ".[bench]"
@@ -99,11 +99,11 @@ $(INSTALLED): $(TRAINS)
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
-.venv-foreign/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv-foreign
-	.venv-foreign/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt -e ".[dev,$(LIBRARIES)]"
-	.venv-foreign/bin/python -m pip --disable-pip-version-check install --quiet absl-py seaborn six
-	.venv-foreign/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(GYMNAX)
+.venv-third-party/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-third-party
+	.venv-third-party/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt -e ".[dev,$(LIBRARIES)]"
+	.venv-third-party/bin/python -m pip --disable-pip-version-check install --quiet absl-py seaborn six
+	.venv-third-party/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(GYMNAX)
 	touch $@
 
 .venv-%/.installed: pyproject.toml constraints-%.txt

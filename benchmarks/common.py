@@ -23,8 +23,8 @@ import jax
 CHECKOUT = Path(__file__).parent.parent
 RESULTS = CHECKOUT / "benchmarks" / "results"
 
-# Not counted. Two, because a program that goes on from its own output compiles again where that output has other
-# weak types than the start had, as in some of gymnax's environments.
+# Not counted. Two, because a function compiles again for its own output if that has other weak types than the start
+# had, as in some of gymnax's environments.
 WARM_UP_ROUNDS = 2
 
 PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "envpool", "pgx", "stable-baselines3", "torch")

@@ -45,13 +45,13 @@ def short(results: dict[str, Any]) -> str:
     """Return the short table: a row for each task, with the fastest of each kind."""
     machine = results["training"]["machine"]
     rows = summary.training_rows(results)
-    for lanes in (8, 1024):
-        steps = [row for row in results["stepping"]["tables"]["vec_env"] if row["lanes"] == lanes]
+    for num_envs in (8, 1024):
+        steps = [row for row in results["stepping"]["tables"]["vec_env"] if row["num_envs"] == num_envs]
         speeds = fastest([{**row, "side": row["vec_env"]} for row in steps])
         envpool = speeds.get("EnvPool adapter")
         rows.append(
             {
-                "thousand steps per second": f"`VecEnv.step` of {lanes} environments, NumPy out",
+                "thousand steps per second": f"`VecEnv.step` of {num_envs} environments, NumPy out",
                 "`bridge`": speeds["JaxVecEnv"],
                 "Stable-Baselines3": speeds["DummyVecEnv with Monitor"],
                 "fastest other": f"{envpool:.3g} (EnvPool)" if envpool else None,

@@ -43,7 +43,7 @@ TRAININGS = (
 )
 PREDICT, EVALUATE, SERIAL, PROCESS, GROUPED = 5, 3, 1.2, 1, 2
 
-MICROSECONDS, LANES = (0, 50, 200, 1000), (1, 2, 8, 32)
+MICROSECONDS, NUM_ENVS = (0, 50, 200, 1000), (1, 2, 8, 32)
 STEPPING_SECONDS = 0.25  # of one run of a side
 GROUP = 4
 
@@ -132,10 +132,10 @@ def _evaluate(callback: EvalCallback) -> None:
 
 def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, int]]) -> None:
     """Measure steps per second of all environments together, for every kind of VecEnv."""
-    for microseconds, lanes in cells:
-        monitors = [functools.partial(monitored, microseconds)] * lanes
-        bare = [functools.partial(Busy, microseconds)] * lanes
-        group = min(GROUP, max(1, lanes // 2)) if lanes > 2 else lanes
+    for microseconds, num_envs in cells:
+        monitors = [functools.partial(monitored, microseconds)] * num_envs
+        bare = [functools.partial(Busy, microseconds)] * num_envs
+        group = min(GROUP, max(1, num_envs // 2)) if num_envs > 2 else num_envs
         makers: dict[str, Callable[[], Any]] = {
             "DummyVecEnv": lambda monitors=monitors: DummyVecEnv(monitors),
             "SerialVecEnv": lambda bare=bare: bridge.SerialVecEnv(bare),
@@ -144,7 +144,7 @@ def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, 
             "ProcessVecEnv, grouped": lambda bare=bare, group=group: bridge.ProcessVecEnv(bare, group),
             "AsyncVectorEnv alone": lambda bare=bare: gymnasium.vector.AsyncVectorEnv(bare, context="forkserver"),
         }
-        if lanes > max(LANES):  # a process each, three times, is more than memory holds
+        if num_envs > max(NUM_ENVS):  # a process each, three times, is more than memory holds
             makers = {name: makers[name] for name in ("DummyVecEnv", "SerialVecEnv")}
         with contextlib.ExitStack() as closing:
             sides = {}
@@ -152,24 +152,24 @@ def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, 
                 env = make()
                 closing.callback(env.close)
                 env.reset()
-                sides[name] = _stepping(env, lanes)
+                sides[name] = _stepping(env, num_envs)
             timings = common.interleave(sides, rounds, warm_up=1)
         speeds = {name: timing.steps_per_second for name, timing in timings.items()}
-        report.add("stepping", [{"microseconds": microseconds, "lanes": lanes, **speeds}])
-        cell = f"{microseconds} µs, {lanes} environments"
-        if microseconds == 0 and lanes >= 8:
+        report.add("stepping", [{"microseconds": microseconds, "num_envs": num_envs, **speeds}])
+        cell = f"{microseconds} µs, {num_envs} environments"
+        if microseconds == 0 and num_envs >= 8:
             report.bar(f"{cell}: SerialVecEnv / DummyVecEnv", speeds["SerialVecEnv"] / speeds["DummyVecEnv"], SERIAL)
         if "SubprocVecEnv" not in speeds:
             continue
         ratio = speeds["ProcessVecEnv"] / speeds["SubprocVecEnv"]
         report.bar(f"{cell}: ProcessVecEnv / SubprocVecEnv", ratio, PROCESS)
-        if microseconds == 0 and lanes >= 8:
+        if microseconds == 0 and num_envs >= 8:
             ratio = speeds["ProcessVecEnv, grouped"] / speeds["SubprocVecEnv"]
             report.bar(f"{cell}: ProcessVecEnv, grouped / SubprocVecEnv", ratio, GROUPED)
 
 
-def _stepping(env: Any, lanes: int) -> Side:
-    actions = np.zeros(lanes, np.int64)
+def _stepping(env: Any, num_envs: int) -> Side:
+    actions = np.zeros(num_envs, np.int64)
     env.step(actions)
     start = time.perf_counter()
     for _ in range(20):
@@ -180,7 +180,7 @@ def _stepping(env: Any, lanes: int) -> Side:
         for _ in range(count):
             env.step(actions)
 
-    return Side(run, count * lanes)
+    return Side(run, count * num_envs)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -195,7 +195,7 @@ def main(argv: list[str] | None = None) -> None:
     if "acting" in parts:
         measure_acting(report, rounds)
     if "stepping" in parts:
-        measure_stepping(report, rounds, [(0, 2)] if quick else [(cost, n) for cost in MICROSECONDS for n in LANES])
+        measure_stepping(report, rounds, [(0, 2)] if quick else [(cost, n) for cost in MICROSECONDS for n in NUM_ENVS])
         if not quick:
             measure_stepping(report, rounds, [(0, 64)])
     report.finish(arguments)

@@ -46,7 +46,8 @@ RECORDS = Path(__file__).parent.parent / "runs" / "learning.jsonl"
 
 NOTES = [
     "All sides have the same hyperparameters, which are RL Baselines3 Zoo's (bridge/app/tuned.toml); "
-    "benchmarks/learning_tasks.py has those of MaskablePPO and of hindsight, for which the Zoo has none. bridge and "
+    "benchmarks/learning_tasks.py has the hyperparameters of MaskablePPO and of hindsight, for which the Zoo has none. "
+    "bridge and "
     f"stock SB3 train in JAX environments from bridge.make_vec_env, and {GYMNASIUM} in Gymnasium's.",
     f"return: the mean of {EPISODES} deterministic episodes after the training, in new environments, with the "
     "statistics of the training's VecNormalize and unnormalized rewards. IQM is the interquartile mean over the seeds.",

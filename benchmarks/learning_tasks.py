@@ -69,7 +69,7 @@ def no_velocities(observation: jax.Array) -> jax.Array:
     return observation * jnp.array([1.0, 0.0, 1.0, 0.0])
 
 
-@functools.cache  # programs are shared by environments with the same game
+@functools.cache  # environments with the same game share compiled functions
 def cartpole_without_velocities() -> jaxenvs.Environment[Any]:
     return jaxenvs.TransformObservation(jaxenvs.make("CartPole-v1"), no_velocities)
 

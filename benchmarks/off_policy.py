@@ -84,7 +84,7 @@ QUICK = Comparison(_cell("DQN", "MlpPolicy 64-64", 128, buffer_size=1000), DEFAU
 STORES = 1.3
 
 # A million transitions of 128 numbers, so that the store is what takes memory: full after MEMORY_ITERATIONS.
-MEMORY_LANES, CAPACITY = 8, 1_000_000
+MEMORY_ENVS, CAPACITY = 8, 1_000_000
 BYTES = 4 * (128 + 1 + 1 + 1)  # an observation, an action, a reward and a tag
 SMALL_STORE = 100  # a hundredth of it
 
@@ -158,7 +158,7 @@ def measure_memory(report: common.Report, options: Options, capacity: int = CAPA
         peaks = [_peak(side, kind, size) for size in (capacity // SMALL_STORE, capacity)]
         stores = BYTES * capacity * (1 - 1 / SMALL_STORE) / 1e6
         times = (peaks[1] - peaks[0]) / stores
-        row: dict[str, Any] = {"side": side, "environments": f"{MEMORY_LANES} {kind}", "transitions": f"{capacity:,}"}
+        row: dict[str, Any] = {"side": side, "environments": f"{MEMORY_ENVS} {kind}", "transitions": f"{capacity:,}"}
         report.add("memory", [row | {"peak_MB": peaks[1], "with_a_small_store_MB": peaks[0], "times_the_store": times}])
         if side == OURS and not options.quick:
             what = f"memory of a training with {capacity:,} transitions, less that with few / of the store once"
@@ -166,9 +166,9 @@ def measure_memory(report: common.Report, options: Options, capacity: int = CAPA
 
 
 def _peak(side: str, kind: str, capacity: int) -> float:
-    n_steps = math.ceil(capacity / MEMORY_LANES / MEMORY_ITERATIONS)
+    n_steps = math.ceil(capacity / MEMORY_ENVS / MEMORY_ITERATIONS)
     settings = {"buffer_size": capacity, "train_freq": 64, "gradient_steps": 4}
-    cell = Cell("DQN", "MlpPolicy of 128 numbers", kind, MEMORY_LANES, n_steps, settings=settings)
+    cell = Cell("DQN", "MlpPolicy of 128 numbers", kind, MEMORY_ENVS, n_steps, settings=settings)
     with client.Worker("benchmarks.peers.cell") as worker:
         worker.ask(do="load", side=side, environments=kind)
         peak: float = worker.ask(do="begin", cell=dataclasses.asdict(cell))["peak_megabytes"]

@@ -1,6 +1,6 @@
 """Compare environment steps per second with other libraries: `VecEnv.step` from Python, and compiled rollouts.
 
-    python -m benchmarks.stepping [--parts vec_env compiled] [--lanes 8 1024] [--quick]
+    python -m benchmarks.stepping [--parts vec_env compiled] [--num-envs 8 1024] [--quick]
 
 vec_env: one call per step, NumPy in and out, of JaxVecEnv, SB3's VecEnvs and EnvPool, on CartPole-v1. compiled: one
 compiled function scans over actions drawn beforehand, resets episodes that end, and keeps the whole trajectory. It is
@@ -35,10 +35,10 @@ from benchmarks.peers import client
 PARTS = ("vec_env", "compiled")
 ENV_ID = "CartPole-v1"
 ENVS = (ENV_ID, "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
-LANES = {"vec_env": (8, 64, 1024, 4096), "compiled": (64, 1024, 8192, 65536)}
+NUM_ENVS = {"vec_env": (8, 64, 1024, 4096), "compiled": (64, 1024, 8192, 65536)}
 MAX_TRAJECTORY_BYTES, MAX_STEPS = 100e6, 1000
 # Of VecEnvs, in one run of the slowest side. A run of a fast side takes them again and again, for at least so long: the
-# first steps after another side had its turn are slower than those of a program that does nothing else.
+# first steps after another side had its turn are slower than the steps of a process that does nothing else.
 STEPS = {8: 1000, 64: 300, 1024: 40, 4096: 15}
 SHORTEST_RUN_SECONDS = 0.25
 MOST_PROCESSES = 64
@@ -111,7 +111,9 @@ def time_vec_envs(
             closing.callback(venv.close)
         timings = common.interleave({name: side(venv) for name, venv in venvs.items()}, rounds)
     rows = [
-        {"lanes": num_envs, "vec_env": name} | timing.row() | {"us_per_call": 1e6 * num_envs / timing.steps_per_second}
+        {"num_envs": num_envs, "vec_env": name}
+        | timing.row()
+        | {"us_per_call": 1e6 * num_envs / timing.steps_per_second}
         for name, timing in timings.items()
     ]
     report.add("vec_env", rows)
@@ -121,7 +123,7 @@ def time_vec_envs(
             report.bar(f"VecEnv.step, {num_envs} environments: {OURS} / {other}", ratio, at_least)
 
 
-# --- In one program ---------------------------------------------------------------------------------------------
+# --- In one compiled function -----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -144,7 +146,7 @@ def jaxenvs_functional(env_id: str, num_envs: int) -> Functional:
     @jax.jit
     def start() -> Any:
         state, _ = venv.reset(jax.random.key(0))
-        return state.replace(lanes=dataclasses.replace(state.lanes, elapsed_steps=ages(env_id, num_envs)))
+        return state.replace(env_states=dataclasses.replace(state.env_states, elapsed_steps=ages(env_id, num_envs)))
 
     def step(state: Any, action: Any) -> Any:
         state, timestep = venv.step(state, action)
@@ -181,12 +183,12 @@ def ages(env_id: str, num_envs: int) -> jax.Array:
 
 def compiled(side: Functional, actions: np.ndarray) -> Side:
     """Return one compiled function that takes all steps. Each run continues where the one before stopped."""
-    program = jax.jit(lambda carry, actions: jax.lax.scan(side.step, carry, actions))
+    roll = jax.jit(lambda carry, actions: jax.lax.scan(side.step, carry, actions))
     carry, on_device = side.start(), jnp.asarray(actions)
 
     def run() -> Any:
         nonlocal carry
-        carry, outputs = program(carry, on_device)
+        carry, outputs = roll(carry, on_device)
         return outputs
 
     return Side(run, actions.shape[0] * actions.shape[1])
@@ -218,7 +220,7 @@ def time_compiled(
     timings = common.interleave({name: compiled(side, actions) for name, side in functionals.items()}, rounds)
     report.add(
         "compiled",
-        [{"env": env_id, "lanes": num_envs, "side": name} | timing.row() for name, timing in timings.items()],
+        [{"env": env_id, "num_envs": num_envs, "side": name} | timing.row() for name, timing in timings.items()],
     )
     if gymnax is not None and num_envs in (1024, 65536):
         ratio = timings["jaxenvs"].steps_per_second / timings["gymnax"].steps_per_second
@@ -227,7 +229,7 @@ def time_compiled(
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__, parts=PARTS, rounds=9, quick_rounds=2)
-    parser.add_argument("--lanes", type=int, nargs="+", help=f"default {LANES}; quick: 8")
+    parser.add_argument("--num-envs", type=int, nargs="+", help=f"default {NUM_ENVS}; quick: 8")
     parser.add_argument("--envs", nargs="+", help=f"of the part `compiled`; default {ENVS}; quick: {ENV_ID}")
     options = parser.options(argv)
     quick, parts = options.quick, options.parts
@@ -242,20 +244,20 @@ def main(argv: list[str] | None = None) -> None:
         if not parts:
             return
 
-    settings = {"parts": " ".join(parts), "lanes": options.lanes, "rounds": options.rounds, "quick": quick}
+    settings = {"parts": " ".join(parts), "num_envs": options.num_envs, "rounds": options.rounds, "quick": quick}
     report = common.Report("stepping", settings, NOTES)
     if "vec_env" in parts:
         # SubprocVecEnv's processes are forked from one that has imported what they need.
         multiprocessing.set_forkserver_preload(["__main__", "stable_baselines3.common.vec_env"])
         envpool = common.peer("envpool")
-        for num_envs in options.lanes or ([8] if quick else LANES["vec_env"]):
+        for num_envs in options.num_envs or ([8] if quick else NUM_ENVS["vec_env"]):
             steps = 10 if quick else STEPS.get(num_envs, max(10, 40_000 // num_envs))
             shortest = 0.0 if quick else SHORTEST_RUN_SECONDS
             time_vec_envs(report, num_envs, steps, shortest, options.rounds, envpool)
     if "compiled" in parts:
         gymnax = common.peer("gymnax")
         for env_id in envs:
-            for num_envs in options.lanes or ([8] if quick else LANES["compiled"]):
+            for num_envs in options.num_envs or ([8] if quick else NUM_ENVS["compiled"]):
                 num_steps = min(50 if quick else MAX_STEPS, steps_that_fit(env_id, num_envs))
                 time_compiled(report, env_id, num_envs, num_steps, options.rounds, gymnax)
     report.finish(options)

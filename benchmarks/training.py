@@ -48,7 +48,7 @@ HOST_ITERATIONS = {SMALL: 2, LARGE: 4, QUICK: 1}
 
 OURS, PURE = "bridge.PPO", "jaxenvs.learn"
 STOCK, SBX, REJAX, PUREJAXRL = "stock SB3", "SBX", "rejax", "PureJaxRL-style"
-OUR_OPTIONS = " with our options"  # a peer's program, compiled as ours is
+OUR_OPTIONS = " with our options"  # a peer's function, compiled with our options
 JAX_ENVS, GYMNASIUM_ENVS = "JaxVecEnv", "DummyVecEnv"
 MAKE = {JAX_ENVS: bridge.make_vec_env, GYMNASIUM_ENVS: make_vec_env}
 
@@ -153,12 +153,12 @@ def pure_training(setting: Setting, iterations: int) -> Training:
     settings, key = learner(setting, iterations), jax.random.key(0)
     params = settings.init(key).learner.network_params
     start = time.perf_counter()
-    program = jax.jit(learn.train, compiler_options=_options(setting)).lower(key, settings, params).compile()
+    compiled = jax.jit(learn.train, compiler_options=_options(setting)).lower(key, settings, params).compile()
     seconds = time.perf_counter() - start
 
     def run() -> Any:
         nonlocal params
-        result = jax.block_until_ready(program(key, settings, params))
+        result = jax.block_until_ready(compiled(key, settings, params))
         params = result.params
         return result
 
@@ -260,7 +260,7 @@ def run_script(side: str, setting: str, seed: int, quick: bool, **environment: s
     return {"seconds": time.perf_counter() - start} | json.loads(done.stdout.splitlines()[-1])
 
 
-# Of part d: the first run of a script compiles, and keeps its programs on disk; the second finds them there.
+# Of part d: the first run of a script compiles, and keeps its compiled functions on disk; the second loads them.
 FIRST, SECOND = f"{OURS}, first run", f"{OURS}, second run"
 SOLVED_BARS = {FIRST: 1.0, SECOND: 0.6}
 

@@ -40,7 +40,7 @@ class Environment:
 
     @property
     def page(self) -> str:
-        """The page, beside that of the suite, so that links of the section lead to the same places."""
+        """Path of the page, which is beside the suite's page, so that links in the section lead to the same places."""
         return f"environments/{self.id.lower().replace('/', '-')}.md"
 
 

@@ -92,7 +92,7 @@ def expand(init: Function) -> None:
 
 
 def keys(cls: Class) -> dict[str, Attribute]:
-    """Return the keys of a TypedDict, with those of the classes it extends first."""
+    """Return the keys of a TypedDict; keys of the classes that it extends come first."""
     found: dict[str, Attribute] = {}
     for base in cls.resolved_bases:
         found |= keys(base)

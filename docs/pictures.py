@@ -37,7 +37,7 @@ STATES: dict[str, list[float]] = {
 }
 # Whose reference has no picture, or the same one, and the seed of a start.
 ALONE = {"BitFlipping-v0": 0, "ArmReach-v0": 3, "BipedalWalker-v3": 0, "BipedalWalkerHardcore-v3": 0}
-GAMES = {"Asterix": 20, "Breakout": 12, "Freeway": 30, "Seaquest": 30, "SpaceInvaders": 25}  # after so many steps
+GAMES = {"Asterix": 20, "Breakout": 12, "Freeway": 30, "Seaquest": 30, "SpaceInvaders": 25}  # after this many steps
 
 
 def reference(id: str, numbers: list[float]) -> np.ndarray:

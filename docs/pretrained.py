@@ -1,6 +1,8 @@
-"""Train the agents of docs/pretrained/: python docs/pretrained.py [--only ppo-CartPole-v1 ...]
+"""Train the agents of docs/pretrained/.
 
-Each gets a folder with config.json (settings, seed and versions), model.zip, vec_normalize.pkl if it has one,
+    python docs/pretrained.py [--only ppo-CartPole-v1 ...]
+
+Each agent gets a folder with config.json (settings, seed and versions), model.zip, vec_normalize.pkl if it has one,
 score.json (1,000 episodes) and agent.mp4. `jaxenvs train` trains them, in about ten minutes on two cores.
 """
 

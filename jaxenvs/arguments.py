@@ -114,6 +114,48 @@ def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.
     return numbers
 
 
+def batch_of_actions(expected: Any, action: Any, num_envs: int) -> Any:
+    """Convert a batch of actions to the dtypes of their space. The checks run while tracing and cost a step no time.
+
+    Args:
+      expected: one action, as `action_struct` returns it; or None.
+
+    Raises:
+      ValueError: the structure or a shape is wrong.
+      TypeError: a leaf is not an array, or has floats where the space has integers.
+    """
+    check = functools.partial(_batch_of_leaf, num_envs)
+    # the structure is unknown: the environment must cope with the action
+    if expected is None and jax.tree.leaves(action):
+        return jax.tree_util.tree_map_with_path(check, action)
+    structure: Any = jax.tree.structure(expected)
+    if expected is None or structure != jax.tree.structure(action):
+        raise ValueError(
+            f"action must have the structure of the action space, {_shown_tree(expected)}, got {_shown_tree(action)}."
+        )
+    return jax.tree_util.tree_map_with_path(check, action, expected)
+
+
+def _batch_of_leaf(num_envs: int, path: Any, leaf: Any, expected: Any = None) -> Any:
+    name = f"action{jax.tree_util.keystr(path)}"
+    if not isinstance(leaf, jax.Array | np.ndarray) or not is_array(leaf):
+        raise TypeError(f"{name} must be an array, got {shown(leaf)}.")
+    if leaf.shape[:1] != (num_envs,):
+        raise ValueError(f"{name} must have the leading axis num_envs = {num_envs}, got shape {leaf.shape}.")
+    if expected is None:
+        return leaf
+    if leaf.shape[1:] != expected.shape:
+        raise ValueError(f"{name} must have shape {(num_envs, *expected.shape)}, got {leaf.shape}.")
+    kinds = (jnp.floating, jnp.integer, jnp.bool_)[not jnp.issubdtype(expected.dtype, jnp.floating) :]
+    if not any(jnp.issubdtype(leaf.dtype, kind) for kind in kinds):
+        raise TypeError(f"{name} must have dtype {expected.dtype} or one of the same kind, got {leaf.dtype}.")
+    return jnp.asarray(leaf, expected.dtype)
+
+
+def _shown_tree(tree: Any) -> str:
+    return str(jax.tree.map(lambda leaf: shown(leaf) if hasattr(leaf, "shape") else type_name(leaf), tree))
+
+
 def is_real(value: Any) -> bool:
     """Return whether `value` is an integer or real number, or an array of them."""
     if isinstance(value, jax.Array | np.ndarray | np.generic):

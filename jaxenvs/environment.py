@@ -283,7 +283,9 @@ class Environment(Generic[State]):
         raise AttributeError(no_parameter(type(self).__name__, name, self.parameter_names))
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some parameters changed: `env.replace(gravity=5.0)`. Wrappers forward those of `env`.
+        """Return a copy with some parameters changed: `env.replace(gravity=5.0)`.
+
+        Wrappers forward the parameters of `env`.
 
         Raises:
           AttributeError: there is no such parameter; the message lists the existing parameters.

@@ -42,10 +42,10 @@ def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]
     return env.replace(**{name: _like(name, value, old)})
 
 
-def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> VectorEnv:
-    """Return `venv` with the numeric parameter `name` changed, in all environments or in some."""
+def with_parameter(venv: VectorEnv, name: str, value: Any, env_indices: list[int]) -> VectorEnv:
+    """Return `venv` with the numeric parameter `name` changed in the environments with these indices."""
     env = venv.env
-    if venv.env_axis is None and len(set(lanes)) == venv.num_envs:
+    if venv.env_axis is None and len(set(env_indices)) == venv.num_envs:
         return dataclasses.replace(venv, env=with_value(env, name, value))
     _, old = numeric_parameter(env, name)
     one = old if venv.env_axis is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], old)
@@ -56,11 +56,11 @@ def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> 
         )
     new = _like(name, value, one)
     if venv.env_axis is None:
-        env = jax.tree.map(lambda leaf: _one_a_lane(leaf, venv.num_envs), env)
+        env = jax.tree.map(lambda leaf: _one_per_env(leaf, venv.num_envs), env)
 
-    def change(all_lanes: Any, new: Any) -> np.ndarray:
-        changed = np.array(all_lanes)
-        changed[lanes] = new
+    def change(values: Any, new: Any) -> np.ndarray:
+        changed = np.array(values)
+        changed[env_indices] = new
         return changed
 
     return dataclasses.replace(
@@ -104,5 +104,5 @@ def as_parameter(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> n
     return numbers
 
 
-def _one_a_lane(leaf: Any, num_envs: int) -> np.ndarray:
+def _one_per_env(leaf: Any, num_envs: int) -> np.ndarray:
     return np.broadcast_to(np.asarray(leaf, jnp.result_type(leaf)), (num_envs, *np.shape(leaf))).copy()

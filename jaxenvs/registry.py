@@ -72,7 +72,7 @@ class Spec:
 _specs: dict[str, Spec] = {}
 
 # Other libraries, whose environments have the ids "library/name", with the limit of an episode that the library leaves
-# to its wrappers. Neither a library nor its adapter in jaxenvs.foreign is imported before `make`.
+# to its wrappers. Neither a library nor its adapter in jaxenvs.third_party is imported before `make`.
 LIBRARIES: dict[str, int | None] = {
     "brax": 1000,
     "craftax": None,
@@ -145,7 +145,7 @@ def spec(id: str) -> Spec:
         id = name
     library, _, name = id.partition("/")
     if name and library in LIBRARIES and id not in _specs:
-        return Spec(id, f"jaxenvs.foreign.{library}:make", LIBRARIES[library], parameters={"name": name})
+        return Spec(id, f"jaxenvs.third_party.{library}:make", LIBRARIES[library], parameters={"name": name})
     if id not in _specs:
         near = ", ".join(nearest(id, _specs))
         hint = did_you_mean(id, _specs) or f"The closest ids are {near}; `jaxenvs list` shows all."

@@ -12,31 +12,36 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.arguments import instance, integer, is_array, non_negative_int, positive_int, shown, type_name, typed_key
+from jaxenvs.arguments import batch_of_actions, instance, integer, non_negative_int, positive_int, shown, typed_key
 from jaxenvs.checks import action_struct, require_contract
+from jaxenvs.deprecated import FormerName, accept_former_names, warn_renamed
 from jaxenvs.environment import Environment, TimeStep, require_environment, static, struct
 
 TimeStepType = TypeVar("TimeStepType", bound=TimeStep)
 
 
+@accept_former_names
 @struct
 class VectorState:
     """State of a VectorEnv. Every leaf has the leading axis `num_envs`.
 
     Attributes:
-      lanes: the states of the environments.
-      lane_key: the typed key of each environment, fixed by `reset`.
-      episode: uint32, the number of the running episode; its key is `fold_in(lane_key, episode)`.
+      env_states: the states of the environments.
+      env_keys: the typed key of each environment, fixed by `reset`.
+      episode: uint32, the number of the running episode; its key is `fold_in(env_keys[i], episode[i])`.
       episode_return, episode_length: float and int32, of the running episode so far.
       done: bool, the last step ended an episode that has not been reset.
     """
 
-    lanes: Any
-    lane_key: jax.Array
+    env_states: Any
+    env_keys: jax.Array
     episode: jax.Array
     episode_return: jax.Array
     episode_length: jax.Array
     done: jax.Array
+
+    lanes = FormerName("env_states")
+    lane_key = FormerName("env_keys")
 
     def replace(self, **changes: Any) -> VectorState:
         """Return a copy with some attributes changed."""
@@ -98,17 +103,24 @@ class VectorEnv:
                     )
         require_contract(self.env, self.env_axis)
 
-    def lane_env(self, lane: int) -> Environment[Any]:
-        """Return environment number `lane`, with its own parameters if `env_axis=0`. Not for use in traced code.
+    def env_at(self, index: int) -> Environment[Any]:
+        """Return the environment at `index`, with its own parameters if `env_axis=0`. Not for use in traced code.
 
         Raises:
-          ValueError: there is no environment with this number.
+          ValueError: there is no environment with this index.
         """
-        lane = integer("lane", lane, 0, self.num_envs - 1)
+        index = integer("index", index, 0, self.num_envs - 1)
         if self.env_axis is None:
             return self.env
-        env: Environment[Any] = jax.tree.map(lambda leaf: leaf[lane].item() if leaf.ndim == 1 else leaf[lane], self.env)
+        env: Environment[Any] = jax.tree.map(
+            lambda leaf: leaf[index].item() if leaf.ndim == 1 else leaf[index], self.env
+        )
         return env
+
+    def lane_env(self, lane: int) -> Environment[Any]:
+        """Return the environment at an index. Deprecated: use `env_at`."""
+        warn_renamed("VectorEnv.lane_env", "VectorEnv.env_at")
+        return self.env_at(lane)
 
     @property
     def first_env(self) -> Environment[Any]:
@@ -122,7 +134,7 @@ class VectorEnv:
         Args:
           key: one typed key, into which the number of each environment is folded; or a key for each environment, shape
             (num_envs,).
-          episode: its number, the same for all or of shape (num_envs,). `state.lane_key` and `state.episode + 1` start
+          episode: its number, the same for all or of shape (num_envs,). `state.env_keys` and `state.episode + 1` start
             the next episodes.
 
         Raises:
@@ -139,15 +151,15 @@ class VectorEnv:
         if key.shape == ():
             key = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(self.num_envs))
         state = VectorState(
-            lanes=None,
-            lane_key=key,
+            env_states=None,
+            env_keys=key,
             episode=jnp.broadcast_to(jnp.asarray(episode, jnp.uint32), (self.num_envs,)),
             episode_return=jnp.zeros(self.num_envs, float),
             episode_length=jnp.zeros(self.num_envs, jnp.int32),
             done=jnp.zeros(self.num_envs, bool),
         )
-        lanes, timestep = self._start(self.env, key, state.episode)
-        return state.replace(lanes=lanes), _with_statistics(timestep, state)
+        env_states, timestep = self._start(self.env, key, state.episode)
+        return state.replace(env_states=env_states), _with_statistics(timestep, state)
 
     def step(self, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
         """Take one step in every environment; return the next VectorState and the VectorTimeStep.
@@ -163,14 +175,13 @@ class VectorEnv:
         """
         self._require_state(state)
         action = batch_of_actions(action_struct(self.env, self.env_axis), action, self.num_envs)
-        lanes, timestep = jax.vmap(lambda env, lane, action: env.step(lane, action), in_axes=(self.env_axis, 0, 0))(
-            self.env, state.lanes, action
-        )
+        step: Any = jax.vmap(lambda env, state, action: env.step(state, action), in_axes=(self.env_axis, 0, 0))
+        env_states, timestep = step(self.env, state.env_states, action)
         ended_before = state.done
         if self.autoreset is AutoresetMode.NEXT_STEP:
             timestep = _mute(timestep, ended_before)
         state = state.replace(
-            lanes=lanes,
+            env_states=env_states,
             episode_return=state.episode_return + timestep.reward,
             episode_length=state.episode_length + 1,
             done=timestep.done,
@@ -209,9 +220,9 @@ class VectorEnv:
         if jnp.shape(state.done) != (self.num_envs,):
             raise ValueError(f"state must hold num_envs = {self.num_envs} environments, got shape {state.done.shape}.")
 
-    def _start(self, env: Environment[Any], lane_key: jax.Array, episode: jax.Array) -> tuple[Any, TimeStep]:
+    def _start(self, env: Environment[Any], env_keys: jax.Array, episode: jax.Array) -> tuple[Any, TimeStep]:
         """Start the given episodes, one for each key."""
-        key = jax.vmap(jax.random.fold_in)(lane_key, episode)
+        key = jax.vmap(jax.random.fold_in)(env_keys, episode)
         started: tuple[Any, TimeStep] = jax.vmap(lambda env, key: env.reset(key), in_axes=(self.env_axis, 0))(env, key)
         return started
 
@@ -220,63 +231,22 @@ class VectorEnv:
     ) -> tuple[VectorState, Any, Any]:
         episode = state.episode + mask
 
-        def start(shared: Environment[Any], of_lane: tuple[Any, ...]) -> Any:
-            lane_key, episode, *own = of_lane
-            lanes, timestep = self._start(own[0] if own else shared, lane_key, episode)
-            return lanes, timestep.observation, timestep.info
+        def start(shared: Environment[Any], per_env: tuple[Any, ...]) -> Any:
+            env_keys, episode, *own = per_env
+            env_states, timestep = self._start(own[0] if own else shared, env_keys, episode)
+            return env_states, timestep.observation, timestep.info
 
-        of_lanes = (state.lane_key, episode) if self.env_axis is None else (state.lane_key, episode, self.env)
-        lanes, observation, info = replace_lanes(start, mask, (state.lanes, observation, info), self.env, of_lanes)
+        per_env = (state.env_keys, episode) if self.env_axis is None else (state.env_keys, episode, self.env)
+        current = (state.env_states, observation, info)
+        env_states, observation, info = replace_where(start, mask, current, self.env, per_env)
         state = state.replace(
-            lanes=lanes,
+            env_states=env_states,
             episode=episode,
             episode_return=jnp.where(mask, 0, state.episode_return),
             episode_length=jnp.where(mask, 0, state.episode_length),
             done=state.done & ~mask,
         )
         return state, observation, info
-
-
-def batch_of_actions(expected: Any, action: Any, num_envs: int) -> Any:
-    """Convert a batch of actions to the dtypes of their space. The checks run while tracing and cost a step no time.
-
-    Args:
-      expected: one action, as `action_struct` returns it; or None.
-
-    Raises:
-      ValueError: the structure or a shape is wrong.
-      TypeError: a leaf is not an array, or has floats where the space has integers.
-    """
-    check = partial(_batch_of_leaves, num_envs)
-    # the structure is unknown: the environment must cope with the action
-    if expected is None and jax.tree.leaves(action):
-        return jax.tree_util.tree_map_with_path(check, action)
-    structure: Any = jax.tree.structure(expected)
-    if expected is None or structure != jax.tree.structure(action):
-        raise ValueError(
-            f"action must have the structure of the action space, {_shown(expected)}, got {_shown(action)}."
-        )
-    return jax.tree_util.tree_map_with_path(check, action, expected)
-
-
-def _batch_of_leaves(num_envs: int, path: Any, leaf: Any, expected: Any = None) -> Any:
-    name = f"action{jax.tree_util.keystr(path)}"
-    if not isinstance(leaf, jax.Array | np.ndarray) or not is_array(leaf):
-        raise TypeError(f"{name} must be an array, got {shown(leaf)}.")
-    if leaf.shape[:1] != (num_envs,):
-        raise ValueError(f"{name} must have the leading axis num_envs = {num_envs}, got shape {leaf.shape}.")
-    if expected is None:
-        return leaf
-    if leaf.shape[1:] != expected.shape:
-        raise ValueError(f"{name} must have shape {(num_envs, *expected.shape)}, got {leaf.shape}.")
-    kinds = (jnp.floating, jnp.integer, jnp.bool_)[not jnp.issubdtype(expected.dtype, jnp.floating) :]
-    if not any(jnp.issubdtype(leaf.dtype, kind) for kind in kinds):
-        raise TypeError(f"{name} must have dtype {expected.dtype} or one of the same kind, got {leaf.dtype}.")
-    return jnp.asarray(leaf, expected.dtype)
-
-
-def _shown(tree: Any) -> str:
-    return str(jax.tree.map(lambda leaf: shown(leaf) if hasattr(leaf, "shape") else type_name(leaf), tree))
 
 
 def _with_statistics(timestep: TimeStep, state: VectorState) -> VectorTimeStep:
@@ -308,7 +278,7 @@ def _mute(timestep: TimeStepType, mask: jax.Array) -> TimeStepType:
 Start = Callable[[Any, Any], Any]
 
 
-def replace_lanes(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
+def replace_where(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
     """Replace the environments in `mask` by freshly started ones.
 
     Starting an episode costs several times a step of a cheap environment, and few episodes end in any one step. On a
@@ -321,16 +291,16 @@ def replace_lanes(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lan
     Args:
       start: a function that starts environments.
       mask: bool (num_envs,).
-      lanes: a pytree with the leading axis `num_envs`, of which `start` makes some.
-      shared, of_lanes: arguments of `start`; the latter has the leading axis `num_envs`.
+      batch: a pytree with the leading axis `num_envs`, of which `start` makes some.
+      shared, per_env: arguments of `start`; the latter has the leading axis `num_envs`.
     """
-    on_cpu = _start_if_any if mask.shape[0] < FEWEST_LANES_TO_SEARCH else _start_ended
+    on_cpu = _start_if_any if mask.shape[0] < FEWEST_ENVS_TO_SEARCH else _start_ended
     return jax.lax.platform_dependent(
-        mask, lanes, shared, of_lanes, cpu=partial(on_cpu, start), default=partial(_start_all, start)
+        mask, batch, shared, per_env, cpu=partial(on_cpu, start), default=partial(_start_all, start)
     )
 
 
-FEWEST_LANES_TO_SEARCH = 16
+FEWEST_ENVS_TO_SEARCH = 16
 
 
 def chunk_size(num_envs: int) -> int:
@@ -340,44 +310,44 @@ def chunk_size(num_envs: int) -> int:
     return max(8, min(num_envs // 16, 1024))
 
 
-def _start_all(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
-    return _where(mask, start(shared, of_lanes), lanes)
+def _start_all(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
+    return _where(mask, start(shared, per_env), batch)
 
 
-def _start_if_any(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
+def _start_if_any(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
     return jax.lax.cond(
-        mask.any(), partial(_start_all, start), lambda mask, lanes, *_: lanes, mask, lanes, shared, of_lanes
+        mask.any(), partial(_start_all, start), lambda mask, batch, *_: batch, mask, batch, shared, per_env
     )
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _start_ended(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
+def _start_ended(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
     num_envs = mask.shape[0]
     chunk = jnp.arange(chunk_size(num_envs), dtype=jnp.int32)
     rank = jnp.cumsum(mask, dtype=jnp.int32)  # of each environment in `mask`, counted from 1
     total = rank[-1]
 
     def start_chunk(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
-        first, lanes = carry
-        lane = jnp.searchsorted(rank, first + chunk + 1, method="scan_unrolled").astype(jnp.int32)
-        gathered = jnp.minimum(lane, num_envs - 1)
-        started = start(shared, jax.tree.map(lambda leaf: leaf[gathered], of_lanes))
+        first, batch = carry
+        indices = jnp.searchsorted(rank, first + chunk + 1, method="scan_unrolled").astype(jnp.int32)
+        gathered = jnp.minimum(indices, num_envs - 1)
+        started = start(shared, jax.tree.map(lambda leaf: leaf[gathered], per_env))
         # Indices past the last environment are dropped; `+ chunk` keeps them unique.
-        target = jnp.where(lane < num_envs, lane, num_envs + chunk)
-        lanes = jax.tree.map(
+        target = jnp.where(indices < num_envs, indices, num_envs + chunk)
+        batch = jax.tree.map(
             lambda old, new: (
                 _as_rows(old)
                 .at[target]
                 .set(_as_rows(new), mode="drop", indices_are_sorted=True, unique_indices=True)
                 .reshape(old.shape)
             ),
-            lanes,
+            batch,
             started,
         )
-        return first + chunk.shape[0], lanes
+        return first + chunk.shape[0], batch
 
-    _, lanes = jax.lax.while_loop(lambda carry: carry[0] < total, start_chunk, (jnp.zeros((), jnp.int32), lanes))
-    return lanes
+    _, batch = jax.lax.while_loop(lambda carry: carry[0] < total, start_chunk, (jnp.zeros((), jnp.int32), batch))
+    return batch
 
 
 @_start_ended.defjvp

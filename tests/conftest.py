@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 # In the environment, and before JAX and PyTorch are imported, so that subprocesses have them too.
-# Tests compile far more than they run: keep the programs between runs and share them between workers.
+# Tests compile far more than they run: keep compiled functions between runs and share them between workers.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# For what tests compile themselves. LLVM's -O1, as our own programs have it: a tenth to a fifth faster, the same bits.
-# And one thread for each kernel, as the cores have tests to run; also, kernels over several threads that do not wait
-# for each other, which ours do, have been seen to wait for ever (jaxlib 0.10.2; by others too, always with vmap).
+# For what tests compile themselves. LLVM's -O1, as our own compiled functions have it: a tenth to a fifth faster, the
+# same bits. And one thread for each kernel, as the cores have tests to run; also, kernels over several threads that do
+# not wait for each other, which ours do, have been seen to wait for ever (jaxlib 0.10.2; by others too, always with
+# vmap).
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_multi_thread_eigen=false")
 # One thread for each of PyTorch's operations: tests run side by side, and threads that wait for a core spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -27,13 +28,13 @@ from tests.packaging.installed import CHECKOUT, run
 # A shell's background jobs ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Each program of XLA's takes some memory mappings, of which Linux gives a process 65,530: with more, it dies.
+# Each function that XLA compiles takes some memory mappings, of which Linux gives a process 65,530: with more, it dies.
 MOST_MAPPINGS = 25_000
 
 
 @pytest.fixture(autouse=True, scope="module")
-def forget_programs():
-    """Forget programs after a module, once there are many: a worker compiles more than a process may hold.
+def forget_compiled_functions():
+    """Forget compiled functions after a module, once there are many: a worker compiles more than a process may hold.
 
     Until then the garbage collector leaves alone what earlier modules left: it would walk through all of it each time.
     """

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 # From the bottom up. Modules in one line may import each other.
 FLOORS = [
-    ["jaxenvs.jax_names", "jaxenvs.picture_size"],
+    ["jaxenvs.jax_names", "jaxenvs.picture_size", "jaxenvs.deprecated"],
     [
         "jaxenvs.environment",
         "jaxenvs.spaces",
@@ -27,7 +27,8 @@ FLOORS = [
     ["jaxenvs.parameters"],
     ["jaxenvs.wrappers"],
     ["jaxenvs.registry", "jaxenvs.rollout"],
-    ["jaxenvs.envs", "jaxenvs.gym", "jaxenvs.foreign"],
+    ["jaxenvs.envs", "jaxenvs.gym", "jaxenvs.third_party"],
+    ["jaxenvs.foreign"],
     ["jaxenvs"],
     ["jaxenvs.cli"],
     ["jaxenvs.learn"],

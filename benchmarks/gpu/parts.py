@@ -64,14 +64,14 @@ def tests(tables: Tables, quick: bool) -> None:
         raise RuntimeError(f"pytest ended with {pytest.ExitCode(status).name}; see above")
 
 
-def stepping(tables: Tables, quick: bool, env_ids: Sequence[str], lanes: Sequence[int]) -> None:
+def stepping(tables: Tables, quick: bool, env_ids: Sequence[str], nums_envs: Sequence[int]) -> None:
     """Compiled random rollouts."""
     for env_id in env_ids:
-        for num_envs in [4] if quick else lanes:
+        for num_envs in [4] if quick else nums_envs:
             actions = rollouts.draw_actions(env_id, 2 if quick else NUM_STEPS, num_envs)
             side = rollouts.compiled(rollouts.jaxenvs_functional(env_id, num_envs), actions)
             [timing] = common.interleave({"": side}, 1 if quick else ROUNDS).values()
-            tables.add("stepping", [{"env": env_id, "lanes": num_envs, "device": jax_device()} | timing.row()])
+            tables.add("stepping", [{"env": env_id, "num_envs": num_envs, "device": jax_device()} | timing.row()])
 
 
 def vec_env(tables: Tables, quick: bool) -> None:
@@ -91,7 +91,7 @@ def vec_env(tables: Tables, quick: bool) -> None:
             sides[name] = Side(functools.partial(_step_through, venv, steps), actions.size)
         timings = common.interleave(sides, 1 if quick else ROUNDS)
         rows = [
-            {"lanes": num_envs, "side": name, "device": jax_device() if "Jax" in name else "CPU"}
+            {"num_envs": num_envs, "side": name, "device": jax_device() if "Jax" in name else "CPU"}
             | {"us_per_call": 1e6 * num_envs / timing.steps_per_second}
             for name, timing in timings.items()
         ]
@@ -116,7 +116,7 @@ def training(tables: Tables, quick: bool, names: Sequence[str], on_cpu: bool = F
     where = dict.fromkeys(["cpu", "cpu" if on_cpu else device()])
     for setting in [trainings.QUICK] if quick else [SETTINGS[name] for name in names]:
         pure = functools.partial(trainings.pure_training, setting, ITERATIONS)
-        sides: dict[str, Callable[[], Training]] = {"jaxenvs.learn, one program": pure}
+        sides: dict[str, Callable[[], Training]] = {"jaxenvs.learn, one compiled function": pure}
         for at in where:
             xla = functools.partial(bridge.PPO, engine="xla")
             ours = functools.partial(_model, xla, bridge.make_vec_env, setting, ITERATIONS, at)
@@ -167,9 +167,9 @@ def seeds(tables: Tables, quick: bool) -> None:
         (f"{count} seeds, vmap", jax.vmap(train), keys, count),
     ):
         start = time.perf_counter()
-        program = jax.jit(function).lower(argument).compile()
+        compiled = jax.jit(function).lower(argument).compile()
         compile_seconds[name] = time.perf_counter() - start
-        sides[name] = Side(functools.partial(program, argument), num * steps)
+        sides[name] = Side(functools.partial(compiled, argument), num * steps)
     timings = common.interleave(sides, 1 if quick else ROUNDS)
     one = statistics.median(timings["one seed"].seconds)
     rows = []

@@ -82,9 +82,9 @@ def _never_slower(tables: dict[str, Rows]) -> Iterator[Pair]:
 
 
 def _stepping(tables: dict[str, Rows]) -> Iterator[Pair]:
-    rows = [{**row, "side": row["vec_env"], "case": f"{row['lanes']} environments"} for row in tables["vec_env"]]
+    rows = [{**row, "side": row["vec_env"], "case": f"{row['num_envs']} environments"} for row in tables["vec_env"]]
     yield from _by_case("`VecEnv.step` on CartPole-v1", rows, "case")
-    rows = [{**row, "case": f"{row['env']}, {row['lanes']} environments"} for row in tables["compiled"]]
+    rows = [{**row, "case": f"{row['env']}, {row['num_envs']} environments"} for row in tables["compiled"]]
     yield from _by_case("compiled random rollouts", rows, "case")
 
 
@@ -94,7 +94,7 @@ def _host(tables: dict[str, Rows]) -> Iterator[Pair]:
     for row in tables["acting"]:
         yield Pair("acting", row["what"], "SB3", row["bridge [s]"] / row["stock SB3 [s]"])
     for row in tables["stepping"]:
-        case = f"{row['lanes']} environments of {row['microseconds']} µs"
+        case = f"{row['num_envs']} environments of {row['microseconds']} µs"
         for ours, other in (("SerialVecEnv", "DummyVecEnv"), ("ProcessVecEnv", "SubprocVecEnv")):
             if row.get(ours) and row.get(other):
                 yield Pair("`VecEnv.step` of Gymnasium environments", case, f"SB3's {other}", row[other] / row[ours])

@@ -58,11 +58,11 @@ def stepping(results: dict[str, Any]) -> dict[str, dict[str, dict[int, float]]]:
     calls: defaultdict[str, dict[int, float]] = defaultdict(dict)
     tables = results["stepping"]["tables"]
     for row in tables["vec_env"]:
-        calls[row["vec_env"]][row["lanes"]] = _digits(row["steps_per_second"] / 1e6)
+        calls[row["vec_env"]][row["num_envs"]] = _digits(row["steps_per_second"] / 1e6)
     compiled: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in tables["compiled"]:
         if row["env"] == "CartPole-v1":
-            compiled[row["side"]][row["lanes"]] = _digits(row["steps_per_second"] / 1e6)
+            compiled[row["side"]][row["num_envs"]] = _digits(row["steps_per_second"] / 1e6)
     return {"VecEnv.step, from Python": dict(calls), "whole rollouts in one compiled function": dict(compiled)}
 
 

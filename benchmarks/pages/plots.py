@@ -174,8 +174,8 @@ def _stepping(data: dict[str, dict[str, dict[int, float]]]) -> Any:
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter("{x:g}")
         ax.yaxis.set_minor_locator(NullLocator())
-        lanes = sorted({int(number) for speeds in sides.values() for number in speeds})
-        ax.set_xticks(lanes, [f"{number:,}" for number in lanes])
+        nums_envs = sorted({int(number) for speeds in sides.values() for number in speeds})
+        ax.set_xticks(nums_envs, [f"{number:,}" for number in nums_envs])
         ax.set_ylabel("million steps per second")
         ax.grid(axis="y")
         above = {"loc": "lower left", "bbox_to_anchor": (-0.15, 1), "alignment": "left", "ncols": 2}

@@ -172,9 +172,9 @@ def _learning(results: dict[str, Any]) -> Rows:
 
 def _stepping(results: dict[str, Any]) -> Rows:
     data = figures.stepping(results)
-    lanes = sorted({number for sides in data.values() for speeds in sides.values() for number in speeds})
+    nums_envs = sorted({number for sides in data.values() for speeds in sides.values() for number in speeds})
     return [
-        {"million steps per second": f"{side}: {way}"} | {f"{number:,}": speeds.get(number) for number in lanes}
+        {"million steps per second": f"{side}: {way}"} | {f"{number:,}": speeds.get(number) for number in nums_envs}
         for way, sides in data.items()
         for side, speeds in sides.items()
     ]

@@ -27,7 +27,7 @@ ABOUT = {
 
 
 # Columns that the results name otherwise.
-COLUMNS = {"lanes": "environments", "bar": "target", "cell": "script"}
+COLUMNS = {"num_envs": "environments", "bar": "target", "cell": "script"}
 
 
 def page(results: dict[str, Any]) -> str:

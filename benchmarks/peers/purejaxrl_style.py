@@ -22,7 +22,7 @@ from flax.linen.initializers import constant, orthogonal
 from flax.training.train_state import TrainState
 from gymnax.wrappers.purerl import FlattenObservationWrapper, LogWrapper
 
-from benchmarks.peers.worker import Setting, Training, program_training, serve
+from benchmarks.peers.worker import Setting, Training, compiled_training, serve
 
 
 class ActorCritic(nn.Module):
@@ -119,7 +119,7 @@ def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, st
     def train(runner: Runner) -> tuple[Runner, dict[str, jax.Array]]:
         return jax.lax.scan(iterate, runner, None, iterations)
 
-    return program_training(init, train, jax.random.PRNGKey(0), iterations, compiler_options)
+    return compiled_training(init, train, jax.random.PRNGKey(0), iterations, compiler_options)
 
 
 def _advantages(setting: Setting, transitions: Transition, last_value: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from rejax import PPO
 
-from benchmarks.peers.worker import Setting, Training, program_training, serve
+from benchmarks.peers.worker import Setting, Training, compiled_training, serve
 
 
 def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Training:
@@ -36,7 +36,7 @@ def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, st
     def train(state: Any) -> tuple[Any, Any]:
         return algorithm.train(train_state=state)
 
-    return program_training(algorithm.init_state, train, jax.random.PRNGKey(0), iterations, compiler_options)
+    return compiled_training(algorithm.init_state, train, jax.random.PRNGKey(0), iterations, compiler_options)
 
 
 if __name__ == "__main__":

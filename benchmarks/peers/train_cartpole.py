@@ -15,7 +15,7 @@ options = parser.parse_args()
 if options.side == "bridge":
     from bridge import PPO, configure, make_vec_env
 
-    configure()  # programs are kept on disk: the second run compiles nothing
+    configure()  # compiled functions are kept on disk: the second run compiles nothing
 else:
     from stable_baselines3 import PPO  # type: ignore[assignment]
     from stable_baselines3.common.env_util import make_vec_env  # type: ignore[assignment]

@@ -80,7 +80,7 @@ def sb3_training(model: Any, setting: Setting, iterations: int, compiles: bool) 
     return Training(lambda: learn(iterations), iterations, first - second if compiles else None)
 
 
-def program_training(
+def compiled_training(
     init: Callable[[Any], Any],
     train: Callable[[Any], tuple[Any, Any]],
     key: Any,
@@ -95,16 +95,16 @@ def program_training(
     start = time.perf_counter()
     state = jax.jit(init)(key)
     seconds = time.perf_counter() - start
-    # The first state has weak types, the later ones have not: to be the same program's, it takes on theirs.
+    # The first state has weak types, the later ones have not: so that one compiled function takes both, it gets theirs.
     later, _ = jax.eval_shape(train, state)
     state = jax.tree.map(lambda leaf, like: jnp.asarray(np.asarray(leaf), like.dtype), state, later)
     start = time.perf_counter()
-    program = jax.jit(train, compiler_options=dict(compiler_options)).lower(state).compile()
+    compiled = jax.jit(train, compiler_options=dict(compiler_options)).lower(state).compile()
     seconds += time.perf_counter() - start
 
     def run() -> Any:
         nonlocal state
-        state, metrics = jax.block_until_ready(program(state))
+        state, metrics = jax.block_until_ready(compiled(state))
         return metrics
 
     return Training(run, iterations, seconds)

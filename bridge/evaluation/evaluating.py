@@ -138,8 +138,8 @@ def evaluate(
         chain = _chain(stack)
     except NotCompilable as reason:
         raise NotCompilable(f"{reason} Use {EVALUATE_POLICY} instead.") from reason
-    _require_spaces(policy, network, stack, lanes.lane_env(0))
-    _require_ends(lanes.lane_env(0), max_steps)
+    _require_spaces(policy, network, stack, lanes.env_at(0))
+    _require_ends(lanes.env_at(0), max_steps)
 
     # A power of two, so that other numbers of episodes share a compiled function; surplus environments stand still.
     num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
@@ -213,7 +213,7 @@ def _environments(env: Any) -> tuple[VectorEnv, VecEnv]:
     if isinstance(env, str):
         env = jaxenvs.make(env)
     if isinstance(env, VectorEnv):
-        return env, JaxVecEnv(VectorEnv(env.lane_env(0), 1))  # the others may have other bounds, which do not matter
+        return env, JaxVecEnv(VectorEnv(env.env_at(0), 1))  # the others may have other bounds, which do not matter
     if isinstance(env, Environment):
         env = JaxVecEnv(env)
     if not isinstance(env, VecEnv):

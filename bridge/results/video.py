@@ -198,7 +198,7 @@ def _stage(model: BaseAlgorithm, env: Any) -> tuple[VecEnv, bool]:
     if isinstance(env, Environment):
         env = VectorEnv(env, 1)
     if isinstance(env, VectorEnv):
-        env = _as_gymnasium(env.lane_env(0), is_maskable(model.policy))
+        env = _as_gymnasium(env.env_at(0), is_maskable(model.policy))
     if not isinstance(env, gymnasium.Env):
         raise TypeError(
             "env must be an id, a jaxenvs Environment or VectorEnv, a Gymnasium environment or a VecEnv, got a "

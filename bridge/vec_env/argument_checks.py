@@ -98,10 +98,10 @@ def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[
     `lanes` are the indices of the environments, at least one; all if not given.
     """
     first, *others = range(venv.num_envs) if lanes is None else lanes
-    env = venv.lane_env(first)
+    env = venv.env_at(first)
     observation_space, action_space = env.observation_space, env.action_space
     for lane in others if venv.env_axis is not None else ():
-        env = venv.lane_env(lane)
+        env = venv.env_at(lane)
         for kind, expected, space in (
             ("observation", observation_space, env.observation_space),
             ("action", action_space, env.action_space),

@@ -86,7 +86,7 @@ class JaxVecEnv(AllLanesVecEnv):
         self.quiet_infos = QuietInfos(self.venv.num_envs)
         self.t_start = time.time()
         super().__init__(self.venv.num_envs, observation_space, action_space)
-        self.metadata = {"render_modes": self.metadata["render_modes"], "render_fps": self.venv.lane_env(0).render_fps}  # type: ignore[dict-item]
+        self.metadata = {"render_modes": self.metadata["render_modes"], "render_fps": self.venv.env_at(0).render_fps}  # type: ignore[dict-item]
         if seed is not None:
             self.seed(seed)
 
@@ -234,7 +234,7 @@ class JaxVecEnv(AllLanesVecEnv):
             return self._lane_states(lanes)
         if attr_name == "render_mode":
             return ["rgb_array" if self.venv.env.can_render else None for _ in lanes]
-        return [attribute_of(self.venv.lane_env(lane), attr_name, self.spec) for lane in lanes]
+        return [attribute_of(self.venv.env_at(lane), attr_name, self.spec) for lane in lanes]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Change a numeric parameter of the environments, immediately and without compiling again.
@@ -390,5 +390,5 @@ class JaxVecEnv(AllLanesVecEnv):
         return self._state
 
     def _lane_states(self, lanes: list[int]) -> list[Any]:
-        states = self.programs.unpack_state(self._started()).lanes
+        states = self.programs.unpack_state(self._started()).env_states
         return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], states) for lane in lanes]

@@ -79,7 +79,7 @@ class Programs:
         self._stacking = Stacking(_leaves(venv))
         given = (state, self.timestep) if mesh is None else _first(part)
         self.state, self._outputs = Packing(given[0]), Packing(jax.eval_shape(Outputs.of, given[1]))
-        self._key_impl = key_impl(state.lane_key)
+        self._key_impl = key_impl(state.env_keys)
         lanes, own = (None, None) if mesh is None else layouts(mesh)
         if mesh is not None and venv.env_axis is not None:
             own = layout_behind(mesh)
@@ -130,7 +130,7 @@ class Programs:
         NumPy computes them on the host, because a jitted function would have to compile first.
         """
         state = jax.tree.unflatten(self.state.structure, self._on_host(self.state, packed))
-        return jax.random.wrap_key_data(state.lane_key, impl=self._key_impl), state.episode + 1
+        return jax.random.wrap_key_data(state.env_keys, impl=self._key_impl), state.episode + 1
 
     def _first_episodes(self, seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jax.vmap(jax.random.key)(seeds), jnp.zeros(seeds.shape, jnp.uint32)

@@ -68,7 +68,7 @@ static void observe(const Pool *p, int i, float *observation) {
     observation[4 * i + 3] = (float)p->rotation[i];
 }
 
-static void step_lanes(Pool *p, const Buffers *b, int first, int last) {
+static void step_range(Pool *p, const Buffers *b, int first, int last) {
     double *restrict x = p->position, *restrict v = p->velocity, *restrict a = p->angle, *restrict w = p->rotation;
     for (int i = first; i < last; i++) {
         /* An angle is below MAX_ANGLE until its episode ends. Up to there, these polynomials are exact to 1e-12. */
@@ -109,7 +109,7 @@ static void *work(void *argument) {
         if (p->closing) break;
         round = p->round;
         pthread_mutex_unlock(&p->mutex);
-        step_lanes(p, &p->buffers, worker->first, worker->last);
+        step_range(p, &p->buffers, worker->first, worker->last);
         pthread_mutex_lock(&p->mutex);
         if (--p->busy == 0) pthread_cond_signal(&p->finished);
     }
@@ -139,7 +139,7 @@ void cartpole_step(Pool *p, const Buffers *buffers) {
         cartpole_send(p, buffers);
         cartpole_recv(p);
     } else {
-        step_lanes(p, buffers, 0, p->num_envs);
+        step_range(p, buffers, 0, p->num_envs);
     }
 }
 

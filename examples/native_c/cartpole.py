@@ -66,7 +66,7 @@ class CCartPole:
         self._library = library
         self._pool = library.cartpole_new(num_envs, num_threads)
         if not self._pool:
-            raise MemoryError(f"There is no memory for {num_envs} lanes, or no {num_threads} threads.")
+            raise MemoryError(f"There is no memory for {num_envs} environments, or no {num_threads} threads.")
         self.close = weakref.finalize(self, library.cartpole_close, self._pool)
         # The same few buffers are passed again and again, and getting an address from NumPy takes time.
         self._addresses: weakref.WeakKeyDictionary[Buffers, _CBuffers] = weakref.WeakKeyDictionary()

@@ -21,11 +21,11 @@ import numpy as np
 import tyro
 
 import jaxenvs
-import jaxenvs.foreign
+import jaxenvs.third_party
 from jaxenvs import Environment
 from jaxenvs.arguments import did_you_mean
-from jaxenvs.foreign.library import require_library
 from jaxenvs.registry import LIBRARIES
+from jaxenvs.third_party.library import require_library
 
 DESCRIPTION = """Reinforcement learning on JAX environments. `jaxenvs --version` says which version this is.
 
@@ -274,7 +274,7 @@ def library_ids(library: str) -> list[str]:
       UserError: the library is not installed.
     """
     try:
-        return jaxenvs.foreign.ids(library)
+        return jaxenvs.third_party.ids(library)
     except ImportError as error:
         raise UserError(str(error)) from error
 

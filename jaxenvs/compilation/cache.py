@@ -38,7 +38,7 @@ def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
 
     The default folder is `jaxenvs` in the user's cache folder: $XDG_CACHE_HOME or ~/.cache on Linux, ~/Library/Caches
     on macOS, %LOCALAPPDATA% on Windows. The environment variable JAXENVS_CACHE names another folder; JAXENVS_CACHE=0
-    turns the cache off. In the folder, each version of jaxlib and each kind of CPU has a folder of its own: code for
+    turns the cache off. In the folder, each version of jaxlib and each kind of CPU has a separate folder: code for
     one may crash another. A folder that cannot be written, or whose disk is full, is not used, nor is a default folder
     into which other users can write: they could run code in this process. Where JAX has a cache already, by
     JAX_COMPILATION_CACHE_DIR or its configuration, JAX keeps it.
@@ -106,7 +106,7 @@ def _cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor()
-    # The first of the cores; "Features" and "CPU part" are those of ARM.
+    # The first of the cores; "Features" and "CPU part" exist on ARM.
     names = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
     found = {name: line for line in reversed(lines) for name in names if line.startswith(name)}
     return "\n".join(found[name] for name in names if name in found)

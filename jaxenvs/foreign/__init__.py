@@ -1,61 +1,28 @@
-"""Environments of other JAX libraries as Environments of this one: `jaxenvs.make("brax/ant")`.
+"""Former name of `jaxenvs.third_party`. It works until 0.4.0, with a DeprecationWarning wherever a name is used."""
 
-There is a file for each library, which is imported when one of its environments is created. Its functions are `make`
-and `ids`, which `library.entry_points` creates, and `from_LIBRARY(env)` for an existing object.
-"""
+from typing import Any
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from jaxenvs import third_party
+from jaxenvs.deprecated import warn_renamed
 
-from jaxenvs.arguments import one_of
-from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState
-from jaxenvs.registry import LIBRARIES
-
-if TYPE_CHECKING:
-    from jaxenvs.foreign.brax import from_brax
-    from jaxenvs.foreign.craftax import from_craftax
-    from jaxenvs.foreign.gymnax import from_gymnax
-    from jaxenvs.foreign.jaxmarl import from_jaxmarl
-    from jaxenvs.foreign.jumanji import from_jumanji
-    from jaxenvs.foreign.navix import from_navix
-    from jaxenvs.foreign.pgx import from_pgx
-    from jaxenvs.foreign.playground import from_playground
-    from jaxenvs.foreign.xminigrid import from_xminigrid
+# Names that changed too.
+CURRENT = {"ForeignEnvironment": "ThirdPartyEnvironment", "ForeignState": "ThirdPartyState"}
 
 __all__ = [
-    "ForeignEnvironment",
-    "ForeignState",
-    "from_brax",
-    "from_craftax",
-    "from_gymnax",
-    "from_jaxmarl",
-    "from_jumanji",
-    "from_navix",
-    "from_pgx",
-    "from_playground",
-    "from_xminigrid",
-    "ids",
+    *CURRENT,
+    *(name for name in third_party.__all__ if name not in CURRENT.values()),
 ]
 
-
-def ids(library: str) -> list[str]:
-    """Return the ids of a library's environments, as `jaxenvs.make` takes them.
-
-    Args:
-      library: as "brax".
-
-    Raises:
-      ImportError: the library is not installed; the message says how to install it.
-    """
-    adapters = importlib.import_module(f"jaxenvs.foreign.{one_of('library', library, tuple(LIBRARIES))}")
-    return [f"{library}/{name}" for name in adapters.ids()]
+__path__ = third_party.__path__  # for `import jaxenvs.foreign.brax`
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function `from_LIBRARY` from its file at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{name.removeprefix('from_')}"), name)
+    current = CURRENT.get(name, name)
+    value = getattr(third_party, current)
+    warn_renamed(f"{__name__}.{name}", f"{third_party.__name__}.{current}")
+    return value
 
 
 def __dir__() -> list[str]:

@@ -83,6 +83,6 @@ def vector_info(info: dict[str, Any], mask: np.ndarray) -> dict[str, Any]:
 def object_array(batch: Any, mask: np.ndarray) -> np.ndarray:
     """Return the parts of a batch for the environments in `mask`, else None: an object array, shape (num_envs,)."""
     array = np.full(mask.shape, None, dtype=object)
-    for lane in mask.nonzero()[0]:
-        array[lane] = jax.tree.map(lambda leaf, lane=lane: leaf[lane].copy(), batch)
+    for index in mask.nonzero()[0]:
+        array[index] = jax.tree.map(lambda leaf, index=index: leaf[index].copy(), batch)
     return array

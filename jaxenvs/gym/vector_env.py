@@ -27,12 +27,12 @@ from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 
 
 @guarded_jit
-def _reset_lanes(venv: VectorEnv, seeds: jax.Array) -> tuple[VectorState, VectorTimeStep]:
+def _reset(venv: VectorEnv, seeds: jax.Array) -> tuple[VectorState, VectorTimeStep]:
     return venv.reset(jax.vmap(jax.random.key)(seeds))
 
 
 @guarded_jit
-def _restart_lanes(
+def _restart(
     venv: VectorEnv, state: VectorState, timestep: VectorTimeStep, mask: jax.Array, seeded: jax.Array, seeds: jax.Array
 ) -> tuple[VectorState, VectorTimeStep]:
     """Start the next episode of the environments in `mask`, or the first of their new seed where `seeded` too."""
@@ -40,13 +40,13 @@ def _restart_lanes(
     seeded = seeded & mask
     before_the_first = jnp.uint32(2**32 - 1)  # the next number wraps to 0
     state = state.replace(
-        lane_key=jnp.where(seeded, keys, state.lane_key), episode=jnp.where(seeded, before_the_first, state.episode)
+        env_keys=jnp.where(seeded, keys, state.env_keys), episode=jnp.where(seeded, before_the_first, state.episode)
     )
     return venv.restart(state, timestep, mask)
 
 
 @guarded_jit
-def _step_lanes(venv: VectorEnv, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
+def _step(venv: VectorEnv, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
     return venv.step(state, action)
 
 
@@ -78,7 +78,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         self._done = np.zeros(self.num_envs, bool)
         self._use(venv)
         self.render_mode = render_mode
-        self.metadata = {**metadata_of(venv.lane_env(0), render_mode), "autoreset_mode": venv.autoreset}
+        self.metadata = {**metadata_of(venv.env_at(0), render_mode), "autoreset_mode": venv.autoreset}
 
     @property
     def venv(self) -> VectorEnv:
@@ -107,7 +107,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
 
     def _use(self, venv: VectorEnv) -> None:
         self._venv, self._parameters = venv, None
-        env = venv.lane_env(0)
+        env = venv.env_at(0)
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space, self.action_space = _spaces(venv)
 
@@ -150,11 +150,9 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
                     "reset was called with a reset_mask before all sub-environments were reset once."
                 )
             values = np.where(seeded, values, self.np_random.integers(2**32, size=self.num_envs, dtype=np.uint32))
-            self._state, self._timestep = _reset_lanes(self._on_device(), values)
+            self._state, self._timestep = _reset(self._on_device(), values)
         else:
-            self._state, self._timestep = _restart_lanes(
-                self._on_device(), self._state, self._timestep, mask, seeded, values
-            )
+            self._state, self._timestep = _restart(self._on_device(), self._state, self._timestep, mask, seeded, values)
         self._done = self._done & ~mask
         observation, info = jax.device_get((self._timestep.observation, self._timestep.info))
         return to_numpy(self.observation_space, observation), vector_info(info, mask)
@@ -181,12 +179,12 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         if self._state is None:
             raise gymnasium.error.ResetNeeded("step was called before reset.")
         if self.venv.autoreset is AutoresetMode.DISABLED and self._done.any():
-            lanes = self._done.nonzero()[0].tolist()
+            ended = self._done.nonzero()[0].tolist()
             raise gymnasium.error.ResetNeeded(
-                f"The episodes of the sub-environments {lanes} have ended: reset them with a reset_mask."
+                f"The episodes of the sub-environments {ended} have ended: reset them with a reset_mask."
             )
         actions = checked_action(self.action_space, actions, "actions")
-        self._state, self._timestep = _step_lanes(self._on_device(), self._state, actions)
+        self._state, self._timestep = _step(self._on_device(), self._state, actions)
         now = self._timestep
         observation, reward, terminated, truncated, info = jax.device_get(
             (now.observation, now.reward, now.terminated, now.truncated, now.info)
@@ -217,10 +215,10 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
             return None
         if self._state is None:
             raise gymnasium.error.ResetNeeded("render was called before reset.")
-        lanes = self._state.lanes
+        env_states = self._state.env_states
         return tuple(
-            self.venv.lane_env(lane).render(jax.tree.map(lambda leaf, lane=lane: leaf[lane], lanes))
-            for lane in range(self.num_envs)
+            self.venv.env_at(index).render(jax.tree.map(lambda leaf, index=index: leaf[index], env_states))
+            for index in range(self.num_envs)
         )
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
@@ -260,6 +258,6 @@ def _spaces(venv: VectorEnv) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]
     if venv.env_axis is None:
         env = venv.env
         return batch_space(env.observation_space, venv.num_envs), batch_space(env.action_space, venv.num_envs)
-    envs = [venv.lane_env(lane) for lane in range(venv.num_envs)]
+    envs = [venv.env_at(index) for index in range(venv.num_envs)]
     observation_space = batch_differing_spaces([env.observation_space for env in envs])
     return observation_space, batch_differing_spaces([env.action_space for env in envs])

@@ -124,9 +124,9 @@ def own_key(key: jax.Array, axis_name: str | None) -> jax.Array:
 class Divisible(Protocol):
     """Pytree that can be divided over devices."""
 
-    def layout(self, lanes: Any, same: Any) -> Any:
-        """Return a prefix of this pytree: `lanes` where leaves have a leading axis of environments, `same` where leaves
-        are the same on all devices.
+    def layout(self, sharded: Any, same: Any) -> Any:
+        """Return a prefix of this pytree: `sharded` where leaves have a leading axis of environments, `same` where
+        leaves are the same on all devices.
         """
 
     def of_one_device(self, mesh: Mesh) -> Any:
@@ -170,16 +170,16 @@ def run_on(mesh: Mesh | None, function: Callable[..., Any], out_specs: Any, *giv
 
 
 @struct
-class Lanes:
+class Sharded:
     """Pytree of arrays with a leading axis of environments, for `run_on` to divide."""
 
     tree: Any
 
-    def layout(self, lanes: Any, same: Any) -> Any:
-        """Return `lanes`, because all leaves have a leading axis of environments."""
-        return lanes
+    def layout(self, sharded: Any, same: Any) -> Any:
+        """Return `sharded`, because all leaves have a leading axis of environments."""
+        return sharded
 
-    def of_one_device(self, mesh: Mesh) -> Lanes:
+    def of_one_device(self, mesh: Mesh) -> Sharded:
         """Return the device's part unchanged."""
         return self
 
@@ -187,7 +187,7 @@ class Lanes:
 def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
     """Copy a pytree to the devices of a mesh; traced leaves, and leaves that are already there, stay as they are.
 
-    All processes call it, and the values are those of the first process.
+    All processes call it, and the values come from the first process.
 
     Args:
       tree: a pytree of arrays, NumPy arrays or numbers.

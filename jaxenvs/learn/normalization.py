@@ -154,10 +154,10 @@ class Normalizer:
             reward_seen=Moments.empty(),
         )
 
-    def layout(self, lanes: Any, same: Any) -> Normalizer:
-        """Return a prefix of this pytree: `lanes` for leaves with an axis of environments, `same` elsewhere."""
+    def layout(self, sharded: Any, same: Any) -> Normalizer:
+        """Return a prefix of this pytree: `sharded` for leaves with an axis of environments, `same` elsewhere."""
         data = {field.name for field in dataclasses.fields(self) if not field.metadata.get("static")}
-        return self.replace(**{name: lanes if name == "discounted_return" else same for name in data})
+        return self.replace(**{name: sharded if name == "discounted_return" else same for name in data})
 
     def _normalize(self, moments: Moments, leaf: jax.Array) -> jax.Array:
         scaled = (leaf - moments.mean) / jnp.sqrt(moments.variance + self.epsilon)

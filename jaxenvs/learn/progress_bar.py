@@ -60,14 +60,14 @@ def fori_loop(
     """
     num_chunks = -(-num_iterations // chunk)
     device = 0 if bar.axis_name is None else jax.lax.axis_index(bar.axis_name)
-    tell = _once_for_a_batch(functools.partial(_hear, num_iterations, bar.num_timesteps))
+    report = _once_for_a_batch(functools.partial(_hear, num_iterations, bar.num_timesteps))
 
     def go_on(loop: Any) -> Any:
         first, end, run, carry = loop
         state, metrics = jax.lax.fori_loop(first, end, body, carry)
         done = jnp.minimum(end * chunk, num_iterations)
         mean_return = metrics["episode_return"][done - 1].astype(jnp.float32)
-        run, next_call = psum(tell(jnp.array([run, done, device], jnp.int32), mean_return), bar.axis_name)
+        run, next_call = psum(report(jnp.array([run, done, device], jnp.int32), mean_return), bar.axis_name)
         return end, jnp.clip(next_call // chunk, end + 1, num_chunks), run, (state, metrics)
 
     none, first_call = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)
@@ -80,15 +80,15 @@ def _once_for_a_batch(hear: Callable[..., Any]) -> Any:
     answer = jax.ShapeDtypeStruct((2,), jnp.int32)  # type: ignore[no-untyped-call]
 
     @custom_vmap
-    def tell(place: jax.Array, mean_return: jax.Array) -> Any:
+    def report(place: jax.Array, mean_return: jax.Array) -> Any:
         return io_callback(hear, answer, place, mean_return)
 
-    @tell.def_vmap
-    def tell_of_all(_: int, is_batched: Any, place: jax.Array, mean_return: jax.Array) -> Any:
+    @report.def_vmap
+    def report_for_batch(_: int, is_batched: Any, place: jax.Array, mean_return: jax.Array) -> Any:
         assert is_batched == [False, True], "all of a batch are in one iteration"
-        return tell(place, mean_return), False
+        return report(place, mean_return), False
 
-    return tell
+    return report
 
 
 # --- On the host --------------------------------------------------------------------------------------------------

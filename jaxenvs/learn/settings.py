@@ -118,7 +118,7 @@ class Settings:
         """
         require_divisible("num_envs", num_envs, num_devices)
 
-    def layout(self, lanes: Any, same: Any) -> Any:
+    def layout(self, sharded: Any, same: Any) -> Any:
         """Return `same`, because settings are the same on all devices."""
         return same
 

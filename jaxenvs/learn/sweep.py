@@ -121,11 +121,11 @@ def _compiled(
 
     in_group = _empty(structure, kinds, length)
     with guarded():
-        program = jax.jit(one_by_one, compiler_options=compiler_options()).lower(in_group).compile()
+        compiled = jax.jit(one_by_one, compiler_options=compiler_options()).lower(in_group).compile()
 
     def run(*arguments: Any) -> Any:
         def run_group(rows: jax.Array) -> Any:
-            return jax.block_until_ready(program(group(arguments, rows)))  # type: ignore[no-untyped-call]
+            return jax.block_until_ready(compiled(group(arguments, rows)))  # type: ignore[no-untyped-call]
 
         with ThreadPoolExecutor(len(rows)) as pool, one_bar(len(rows) * length):
             results = list(pool.map(run_group, rows))
@@ -149,9 +149,9 @@ def _compiled_on_devices(
     is_cpu = jax.default_backend() == "cpu"
     some = functools.partial(jax.lax.map, each) if is_cpu else jax.vmap(each)
     num_runs = len(rows) if is_cpu else mesh.size
-    program = jax.jit(on_each(some, mesh, (divided,), divided), compiler_options=compiler_options())
+    jitted = jax.jit(on_each(some, mesh, (divided,), divided), compiler_options=compiler_options())
     with guarded():
-        compiled = program.lower(_empty(structure, kinds, len(rows))).compile()
+        compiled = jitted.lower(_empty(structure, kinds, len(rows))).compile()
 
     def run(*arguments: Any) -> Any:
         filled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], arguments)

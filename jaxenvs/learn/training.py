@@ -118,9 +118,9 @@ class Training:
         state: TrainingState = self._loop.init(self, key, params, None if mesh is None else require_mesh(mesh))
         return state
 
-    def layout(self, lanes: Any, same: Any) -> Self:
+    def layout(self, sharded: Any, same: Any) -> Self:
         """Return a prefix of this pytree: environments with individual parameters are divided, the rest is the same."""
-        return dataclasses.replace(self, venv=same if self.venv.env_axis is None else lanes, algorithm=same)
+        return dataclasses.replace(self, venv=same if self.venv.env_axis is None else sharded, algorithm=same)
 
     def of_one_device(self, mesh: Mesh) -> Self:
         """Return the training of one device, with its part of the environments."""
@@ -221,7 +221,7 @@ def _advance_on_devices(
         state, metrics = training._loop.advance(training, state, num_iterations, progress)
         return state.of_all_devices(), metrics
 
-    lanes, same = layouts(mesh)
+    sharded, same = layouts(mesh)
     result: tuple[TrainingState, dict[str, jax.Array]]
-    result = run_on(mesh, advance_one, (state.layout(lanes, same), same), training, state)
+    result = run_on(mesh, advance_one, (state.layout(sharded, same), same), training, state)
     return result

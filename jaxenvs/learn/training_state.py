@@ -126,10 +126,10 @@ class TrainingState:
         normalizer: Normalizer | None = self.collector.env_state[1]
         return normalizer
 
-    def layout(self, lanes: Any, same: Any) -> Self:
+    def layout(self, sharded: Any, same: Any) -> Self:
         """Return a prefix of this pytree: environments are divided over devices, all else is the same on each."""
-        normalizer = None if self.normalizer is None else self.normalizer.layout(lanes, same)
-        collector = CollectorState((lanes, normalizer), lanes)
+        normalizer = None if self.normalizer is None else self.normalizer.layout(sharded, same)
+        collector = CollectorState((sharded, normalizer), sharded)
         return dataclasses.replace(self, learner=same, collector=collector, key=same, iteration=same, recent=same)
 
     def divided(self, num_devices: int) -> Self:

@@ -7,7 +7,7 @@ needs. Three measures help:
 
 * `once`: values that many outputs need are computed once.
 * one kernel for the whole loop, over blocks of 64 elements, whose numbers stay in the first-level cache (`in_blocks`).
-* one element after the other where they differ (`lane_by_lane`): then branches are real branches, and loops end when
+* one element after the other where they differ (`one_by_one`): then branches are real branches, and loops end when
   they are done.
 
 On other devices than a CPU, plain `vmap` is used: all elements do all that any of them needs.
@@ -38,7 +38,7 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return _as_a_call(once(function), inlineable=False, xla_cpu_small_call=True)
 
 
-def lane_by_lane(function: Callable[..., Any], tangents: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def one_by_one(function: Callable[..., Any], tangents: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Return `function` such that `vmap` calls it for one batch element after the other.
 
     Args:
@@ -48,18 +48,18 @@ def lane_by_lane(function: Callable[..., Any], tangents: Callable[..., Any] | No
 
 
 def in_blocks(
-    function: Callable[..., Any], lanes_last: bool = False, work: Callable[..., jax.Array] | None = None
+    function: Callable[..., Any], batch_last: bool = False, work: Callable[..., jax.Array] | None = None
 ) -> Callable[..., Any]:
     """Return `function` such that `vmap` calls it for one block of batch elements after the other.
 
     Args:
-      lanes_last: whether `function` itself accepts a batch, whose axis is the last of each array. Use it where a loop
+      batch_last: whether `function` itself accepts a batch, whose axis is the last of each array. Use it where a loop
         is as long as the longest element needs: `vmap` would look up a separate index for each element.
       work: from the arguments to the amount of work of each element: elements with similar amounts are put into one
         block, which takes as long as its longest element.
     """
-    of_lanes = _lanes_last(function) if lanes_last else jax.vmap(function)
-    return _differentiable(_batched(function, BLOCK, of_lanes, work), function)
+    of_batch = _with_batch_last(function) if batch_last else jax.vmap(function)
+    return _differentiable(_batched(function, BLOCK, of_batch, work), function)
 
 
 def _differentiable(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,7 +69,7 @@ def _differentiable(call: Callable[..., Any], function: Callable[..., Any]) -> C
     return wrapped
 
 
-def _lanes_last(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_batch_last(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         results = function(*jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), arguments))
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), results)
@@ -94,10 +94,10 @@ def _as_a_call(function: Callable[..., Any], **attributes: bool) -> Callable[...
 def _batched(
     function: Callable[..., Any],
     block: int | None,
-    of_lanes: Callable[..., Any],
+    of_batch: Callable[..., Any],
     work: Callable[..., jax.Array] | None = None,
 ) -> Callable[..., Any]:
-    def lanes(*arguments: Any) -> Any:
+    def call_batch(*arguments: Any) -> Any:
         if jax.default_backend() != "cpu":
             return jax.vmap(function)(*arguments)
         number = jax.tree.leaves(arguments)[0].shape[0]
@@ -105,8 +105,8 @@ def _batched(
             results = one_kernel(function)(*jax.tree.map(lambda leaf: leaf[0], arguments))
             return jax.tree.map(lambda leaf: leaf[None], results)
         if block is None:
-            return one_kernel(lambda *lanes: jax.lax.map(lambda lane: function(*lane), lanes))(*arguments)
-        of_all = one_kernel(lambda *lanes: _map_blocks(of_lanes, lanes, number, min(block, number)))
+            return one_kernel(lambda *batch: jax.lax.map(lambda element: function(*element), batch))(*arguments)
+        of_all = one_kernel(lambda *batch: _map_blocks(of_batch, batch, number, min(block, number)))
         if work is None or number <= block:
             return of_all(*arguments)
         order = jnp.argsort(work(*arguments))
@@ -115,7 +115,7 @@ def _batched(
         return jax.tree.map(lambda leaf: leaf[back], results)
 
     # A batch of batches is a larger batch.
-    batched: Any = custom_vmap(lanes)
+    batched: Any = custom_vmap(call_batch)
 
     def batch_of_batches(size: int, is_batched: Any, *arguments: Any) -> Any:
         arguments = _all_batched(size, is_batched, arguments)
@@ -154,5 +154,5 @@ def _map_blocks(function: Any, arguments: Any, number: int, block: int) -> Any:
     def divide(leaf: jax.Array) -> jax.Array:
         return jnp.concatenate([leaf, leaf[:missing]]).reshape(blocks, block, *leaf.shape[1:])
 
-    results = jax.lax.map(lambda lanes: function(*lanes), jax.tree.map(divide, arguments))
+    results = jax.lax.map(lambda batch: function(*batch), jax.tree.map(divide, arguments))
     return jax.tree.map(lambda leaf: leaf.reshape(blocks * block, *leaf.shape[2:])[:number], results)

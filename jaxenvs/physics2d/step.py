@@ -20,7 +20,7 @@ from jaxenvs.physics2d.constants import FAT_MARGIN
 from jaxenvs.physics2d.geometry import frame
 from jaxenvs.physics2d.impacts import solve_impacts
 from jaxenvs.physics2d.island import Motors, Solved
-from jaxenvs.physics2d.kernels import in_blocks, lane_by_lane
+from jaxenvs.physics2d.kernels import in_blocks, one_by_one
 from jaxenvs.physics2d.listing import update_pairs
 from jaxenvs.physics2d.world import World, WorldState
 
@@ -83,7 +83,7 @@ def step(
             lambda: (state, no_manifolds(world.pairs)),
         )
 
-    state, manifolds = lane_by_lane(look)(state, edges)
+    state, manifolds = one_by_one(look)(state, edges)
     before = island.positions_of(state)
     state = island.accelerate(world, state, gravity, force, torque)
     solved = island.solve_in_the_air(world, state, motors)
@@ -102,7 +102,7 @@ def step(
 
         return jax.lax.cond(touches | ~solved.is_solved, go_on, lambda: (solved, state.pairs.impulse))
 
-    solved, impulse = lane_by_lane(solve)(state, motors, manifolds, solved)
+    solved, impulse = one_by_one(solve)(state, motors, manifolds, solved)
     state = island.rest(state.replace(pairs=dataclasses.replace(state.pairs, impulse=impulse)), solved)
 
     state, has_left = _fat_boxes(world, state, before)
@@ -115,7 +115,7 @@ def step(
             lambda: state,
         )
 
-    finished: WorldState = lane_by_lane(finish)(state, before, edges, found)
+    finished: WorldState = one_by_one(finish)(state, before, edges, found)
     return finished
 
 
@@ -140,12 +140,12 @@ def step_on_the_ground(world: World, state: WorldState, edges: jax.Array, gravit
         return _add_and_stop(world, state, before, edges, found)
 
     edges, gravity = jnp.asarray(edges, jnp.float32), jnp.asarray(gravity, jnp.float32)
-    state, manifolds, before, task = lane_by_lane(begin)(state, edges, gravity, _motors(world, motors))
+    state, manifolds, before, task = one_by_one(begin)(state, edges, gravity, _motors(world, motors))
     iterate = in_blocks(
-        lambda task: island.iterate_on_the_ground(world, task), lanes_last=True, work=lambda task: task.number
+        lambda task: island.iterate_on_the_ground(world, task), batch_last=True, work=lambda task: task.number
     )
     moving = iterate(task)
-    moved: WorldState = lane_by_lane(finish)(state, edges, manifolds, before, task, moving)
+    moved: WorldState = one_by_one(finish)(state, edges, manifolds, before, task, moving)
     return moved
 
 
@@ -166,7 +166,7 @@ def step_in_the_air(
     before = island.positions_of(state)
     state = island.accelerate(world, state, gravity, force, torque)
     solved = island.solve_in_the_air(world, state, _motors(world, motors))
-    solved = lane_by_lane(
+    solved = one_by_one(
         lambda solved: island.solve_joint_positions(world, solved, 1),
         tangents=lambda solved: island.solve_joint_positions(world, solved, 1, has_gradient=True),
     )(solved)

@@ -118,7 +118,7 @@ def action_masks(venv: VectorEnv, state: VectorState) -> jax.Array:
       venv: environments with `action_masks`.
     """
 
-    masks: jax.Array = jax.vmap(action_masks_of, in_axes=(venv.env_axis, 0))(venv.env, state.lanes)
+    masks: jax.Array = jax.vmap(action_masks_of, in_axes=(venv.env_axis, 0))(venv.env, state.env_states)
     return masks
 
 

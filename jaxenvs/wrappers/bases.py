@@ -11,7 +11,7 @@ from jaxenvs.environment import TimeStep, Wrapper, require_environment
 
 
 class StatelessWrapper(Wrapper[Any]):
-    """Base class of wrappers whose state, and whose start of an episode, are those of `env`."""
+    """Base class of wrappers that have the state of `env`, and start episodes as `env` does."""
 
     def inner_state(self, state: Any) -> Any:
         return state

@@ -77,7 +77,7 @@ class FlattenObservation(ObservationWrapper):
 
 
 def _layout_of(env: Environment[Any], former: Layout | None = None) -> Layout | None:
-    """Return the layout of an environment's observations; where it is unknown, that of the environment before it."""
+    """Return the layout of an environment's observations; where it is unknown, `former`'s layout."""
     layouts = {
         Layout(tuple(_arrays(space)), gymnasium.spaces.flatten_space(space).dtype.str)  # type: ignore[union-attr]
         for space in possible_observation_spaces(env)

@@ -40,11 +40,11 @@ def test_stepping_writes_every_side(tmp_path):
     assert [row["side"] for row in content["tables"]["compiled"]][:1] == ["jaxenvs"]
     assert len(content["bars"]) == 2
     stepping.main(
-        ["--quick", "--parts", "compiled", "--lanes", "4", "--rounds", "1", "--merge", "--output", str(tmp_path)]
+        ["--quick", "--parts", "compiled", "--num-envs", "4", "--rounds", "1", "--merge", "--output", str(tmp_path)]
     )
     tables = json.loads((tmp_path / "stepping.json").read_text())["tables"]
-    assert {row["lanes"] for row in tables["compiled"]} == {4, 8}
-    assert {row["lanes"] for row in tables["vec_env"]} == {8}
+    assert {row["num_envs"] for row in tables["compiled"]} == {4, 8}
+    assert {row["num_envs"] for row in tables["vec_env"]} == {8}
 
 
 @pytest.mark.parametrize("env_id", stepping.ENVS)
@@ -79,7 +79,7 @@ def test_a_compiled_rollout_goes_on_where_it_stopped_and_compiles_no_more():
 
 def test_vec_envs_without_peers_say_so_and_go_on(tmp_path, monkeypatch, capsys):
     no_peers(monkeypatch)
-    content = run(stepping, "stepping", tmp_path, "--lanes", "65", "--parts", "vec_env")
+    content = run(stepping, "stepping", tmp_path, "--num-envs", "65", "--parts", "vec_env")
     printed = capsys.readouterr().out
     assert "skipped: envpool is not installed (make bench installs it)" in printed
     assert f"skipped: {stepping.PROCESSES} with 65 environments" in printed

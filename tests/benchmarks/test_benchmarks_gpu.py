@@ -27,7 +27,7 @@ def test_without_a_gpu_one_line_says_so(monkeypatch, capsys):
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_every_table_is_written(tmp_path, monkeypatch):
-    # Whole trainings as one program take long to compile, and other tests run them.
+    # Whole trainings as one compiled function take long to compile, and other tests run them.
     monkeypatch.setattr(parts.trainings, "pure_training", lambda *_: parts.Training(lambda: None, 1, 0.0))
     monkeypatch.setattr(parts.learn, "train", lambda key, _: jax.random.uniform(key))
     names = ["stepping", "vec_env", "training_8", "seeds", "landers"]
@@ -46,14 +46,14 @@ def test_every_table_is_written(tmp_path, monkeypatch):
 
 def test_a_part_that_fails_costs_neither_the_others_nor_what_it_had(tmp_path, monkeypatch):
     def fail(tables, quick, *_):
-        tables.add("stepping", [{"lanes": 1}])
+        tables.add("stepping", [{"num_envs": 1}])
         raise ValueError("no such kernel")
 
     monkeypatch.setattr(parts, "stepping", fail)
-    monkeypatch.setattr(parts, "vec_env", lambda tables, quick: tables.add("vec_env", [{"lanes": 2}]))
+    monkeypatch.setattr(parts, "vec_env", lambda tables, quick: tables.add("vec_env", [{"num_envs": 2}]))
     assert run("--quick", "--output", str(tmp_path), "--only", "stepping", "vec_env") == 1
     content = json.loads((tmp_path / "gpu.json").read_text())
-    assert content["tables"] == {"stepping": [{"lanes": 1}], "vec_env": [{"lanes": 2}]}
+    assert content["tables"] == {"stepping": [{"num_envs": 1}], "vec_env": [{"num_envs": 2}]}
     assert [row["outcome"] for row in content["parts"]] == ["ValueError: no such kernel", "done"]
 
 

@@ -90,7 +90,7 @@ def test_the_commands_of_a_page_can_be_typed(page, monkeypatch):
 
 
 def test_list_shows_the_ids_of_another_library(capsys, monkeypatch):
-    monkeypatch.setattr(jaxenvs.foreign, "ids", lambda library: [f"{library}/one", f"{library}/two"])
+    monkeypatch.setattr(jaxenvs.third_party, "ids", lambda library: [f"{library}/one", f"{library}/two"])
     cli.main(["list", "gymnax"])
     assert capsys.readouterr().out == "gymnax/one\ngymnax/two\n"
 

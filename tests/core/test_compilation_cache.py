@@ -25,7 +25,7 @@ jax.monitoring.register_event_listener(lambda name, **_: hits.append(name) if na
 """
 
 
-def test_programs_are_kept_in_the_users_cache_folder_and_found_again(tmp_path):
+def test_compiled_functions_are_kept_in_the_users_cache_folder_and_found_again(tmp_path):
     code = f"{BEGIN}\nprint(cache.configure(cache=True)); {COMPILE} print(len(hits))"
     folder, result, hits = output(python(code, XDG_CACHE_HOME=str(tmp_path)))[0].split()
     assert folder.startswith(f"{tmp_path}/jaxenvs/jaxlib-")
@@ -40,7 +40,7 @@ def test_programs_are_kept_in_the_users_cache_folder_and_found_again(tmp_path):
         assert err == ""
 
 
-def test_a_damaged_program_is_compiled_again(tmp_path):
+def test_a_damaged_file_is_compiled_again(tmp_path):
     code = f"{BEGIN}\nprint(cache.configure(cache={str(tmp_path)!r})); {COMPILE} print(len(hits))"
     folder, result, _ = output(python(code))[0].split()
     for name in os.listdir(folder):
@@ -62,7 +62,7 @@ def jax_without_cache(monkeypatch):
     return values
 
 
-def test_small_programs_are_kept_too(jax_without_cache, tmp_path):
+def test_small_functions_are_kept_too(jax_without_cache, tmp_path):
     folder = cache.configure(cache=tmp_path)
     assert jax_without_cache == {
         "jax_compilation_cache_dir": str(folder),
@@ -83,7 +83,7 @@ def test_the_environment_variable_turns_it_off_or_names_the_folder(jax_without_c
 
 def test_a_folder_may_be_in_the_users_home(jax_without_cache, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert tmp_path in cache.configure(cache="~/programs").parents
+    assert tmp_path in cache.configure(cache="~/compiled").parents
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")

@@ -17,7 +17,7 @@ from jaxenvs import spaces
 
 # Every example compiles: few of them, and no deadline.
 examples = settings(max_examples=25, deadline=None, derandomize=True)
-few_examples = settings(max_examples=6, deadline=None, derandomize=True)  # several programs each
+few_examples = settings(max_examples=6, deadline=None, derandomize=True)  # several compiled functions each
 
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=2).map(tuple)
 INTEGERS = (np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64)

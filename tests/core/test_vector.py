@@ -1,4 +1,4 @@
-"""VectorEnv: auto-reset, statistics, randomness by lane and episode."""
+"""VectorEnv: auto-reset, statistics, randomness by environment and episode."""
 
 from functools import partial
 
@@ -41,7 +41,7 @@ def run(patched, venv, key, actions):
 
 def unroll(venv, actions, key=None):
     """All timesteps of a VectorEnv, the first of reset included, as numpy."""
-    patched = vector.FEWEST_LANES_TO_SEARCH, vector.chunk_size  # another program for each
+    patched = vector.FEWEST_ENVS_TO_SEARCH, vector.chunk_size  # compiled separately for each
     state, timesteps = run(patched, venv, jax.random.key(0) if key is None else key, actions)
     return state, jax.tree.map(np.asarray, timesteps)
 
@@ -63,21 +63,21 @@ def test_same_step_equals_a_loop_over_single_environments(same_step):
     _, timesteps = same_step
     env = TimeLimit(CartPole(), 30)
     reset, step = jax.jit(env.reset), jax.jit(env.step)
-    for lane in (0, 7):
-        lane_key = jax.random.fold_in(jax.random.key(0), lane)
+    for index in (0, 7):
+        env_key = jax.random.fold_in(jax.random.key(0), index)
         episode, length, total = 0, 0, 0.0
-        state, timestep = reset(jax.random.fold_in(lane_key, episode))
-        np.testing.assert_allclose(timesteps.observation[0, lane], timestep.observation, atol=1e-6)
+        state, timestep = reset(jax.random.fold_in(env_key, episode))
+        np.testing.assert_allclose(timesteps.observation[0, index], timestep.observation, atol=1e-6)
         for t in range(NUM_STEPS):
-            state, timestep = step(state, ACTIONS[t, lane])
+            state, timestep = step(state, ACTIONS[t, index])
             length, total = length + 1, total + float(timestep.reward)
-            seen = jax.tree.map(lambda leaf, t=t, lane=lane: leaf[t + 1, lane], timesteps)
+            seen = jax.tree.map(lambda leaf, t=t, index=index: leaf[t + 1, index], timesteps)
             np.testing.assert_allclose(seen.final_observation, timestep.observation, atol=1e-5)
             assert (seen.terminated, seen.truncated) == (timestep.terminated, timestep.truncated)
             assert (seen.episode_length, seen.episode_return, seen.reward) == (length, total, timestep.reward)
             if timestep.done:
                 episode, length, total = episode + 1, 0, 0.0
-                state, timestep = reset(jax.random.fold_in(lane_key, episode))
+                state, timestep = reset(jax.random.fold_in(env_key, episode))
             np.testing.assert_allclose(seen.observation, timestep.observation, atol=1e-5)
 
 
@@ -94,10 +94,10 @@ def test_both_kinds_of_end_occur_and_the_final_observation_survives_the_reset(sa
 
 
 @pytest.mark.parametrize("chunk", tiered([1, 3, 8, 64], 3))
-def test_resets_of_ended_lanes_only_give_the_bits_of_resets_of_all(monkeypatch, same_step, chunk):
-    monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 10_000)
+def test_resets_of_ended_environments_only_give_the_bits_of_resets_of_all(monkeypatch, same_step, chunk):
+    monkeypatch.setattr(vector, "FEWEST_ENVS_TO_SEARCH", 10_000)
     select = unroll(VectorEnv(TimeLimit(CartPole(), 30), NUM_ENVS), ACTIONS)
-    monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 1)
+    monkeypatch.setattr(vector, "FEWEST_ENVS_TO_SEARCH", 1)
     monkeypatch.setattr(vector, "chunk_size", lambda num_envs: chunk)
     searched = unroll(VectorEnv(TimeLimit(CartPole(), 30), NUM_ENVS), ACTIONS)
     assert_trees_equal(searched, select)
@@ -124,37 +124,37 @@ def test_the_bits_are_the_same_for_every_environment(monkeypatch, id):
     actions = sample(jax.random.split(jax.random.key(1), 300))
     actions = jnp.broadcast_to(actions, (35, *actions.shape))
     searched = unroll(venv, actions)
-    monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 10_000)
+    monkeypatch.setattr(vector, "FEWEST_ENVS_TO_SEARCH", 10_000)
     assert_trees_equal(searched, unroll(venv, actions))
 
 
 @settings(max_examples=20, deadline=None)
 @given(mask=st.lists(st.booleans(), min_size=17, max_size=17), chunk=st.sampled_from([1, 4, 17, 30]))
-def test_exactly_the_masked_lanes_are_replaced(mask, chunk):
+def test_exactly_the_masked_environments_are_replaced(mask, chunk):
     mask = np.array(mask)
-    lanes = {"x": jnp.arange(17.0), "y": -jnp.arange(34).reshape(17, 2)}
+    old = {"x": jnp.arange(17.0), "y": -jnp.arange(34).reshape(17, 2)}
     fresh = {"x": 100.0 + jnp.arange(17.0), "y": 1000 + jnp.arange(34).reshape(17, 2)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vector, "chunk_size", lambda num_envs: chunk)
-        got = vector.replace_lanes(lambda _, fresh: fresh, mask, lanes, None, fresh)
-    np.testing.assert_array_equal(got["x"], np.where(mask, fresh["x"], lanes["x"]))
-    np.testing.assert_array_equal(got["y"], np.where(mask[:, None], fresh["y"], lanes["y"]))
+        got = vector.replace_where(lambda _, fresh: fresh, mask, old, None, fresh)
+    np.testing.assert_array_equal(got["x"], np.where(mask, fresh["x"], old["x"]))
+    np.testing.assert_array_equal(got["y"], np.where(mask[:, None], fresh["y"], old["y"]))
 
 
-def test_a_lane_does_not_depend_on_how_many_there_are(same_step):
+def test_an_environment_does_not_depend_on_how_many_there_are(same_step):
     _, many = same_step
     _, few = unroll(VectorEnv(TimeLimit(CartPole(), 30), 3), ACTIONS[:, :3])
     np.testing.assert_allclose(few.observation, many.observation[:, :3], atol=1e-5)
     np.testing.assert_array_equal(few.done, many.done[:, :3])
 
 
-def test_reset_takes_the_keys_of_the_lanes():
+def test_reset_takes_the_keys_of_the_environments():
     venv = VectorEnv(CartPole(), 3)
     folded = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(4), jnp.arange(3))
     assert_trees_equal(venv.reset(jax.random.key(4)), venv.reset(folded))
 
 
-def test_episodes_of_a_lane_start_from_different_states(same_step):
+def test_episodes_of_an_environment_start_from_different_states(same_step):
     _, timesteps = same_step
     starts = timesteps.observation[timesteps.done]
     assert len(np.unique(starts, axis=0)) == len(starts) > 20
@@ -195,27 +195,27 @@ def test_disabled_never_resets_until_restart_does():
     np.testing.assert_array_equal(state.episode, [1, 0])
 
 
-def test_a_batch_of_environments_gives_every_lane_its_own_parameters():
+def test_a_batch_of_environments_gives_every_environment_its_own_parameters():
     gravity = jnp.array([5.0, 9.8, 20.0])
     batch = jax.vmap(lambda g: TimeLimit(CartPole(gravity=g), 30))(gravity)
     actions = ACTIONS[:15, :3]
     _, together = unroll(VectorEnv(batch, 3, env_axis=0), actions)
-    for lane in range(3):
-        env = TimeLimit(CartPole(gravity=float(gravity[lane])), 30)
+    for index in range(3):
+        env = TimeLimit(CartPole(gravity=float(gravity[index])), 30)
         _, alone = unroll(VectorEnv(env, 3), actions)
-        np.testing.assert_allclose(together.observation[:, lane], alone.observation[:, lane], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(together.observation[:, index], alone.observation[:, index], rtol=1e-5, atol=1e-6)
 
 
-def test_a_batch_restarts_each_lane_with_its_own_environment(monkeypatch):
-    monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 1)
+def test_a_batch_restarts_each_one_with_its_own_environment(monkeypatch):
+    monkeypatch.setattr(vector, "FEWEST_ENVS_TO_SEARCH", 1)
     batch = jax.vmap(lambda length: Counter(length=length))(jnp.array([2, 3, 4]))
     _, timesteps = unroll(VectorEnv(batch, 3, env_axis=0), np.zeros((12, 3), np.int32))
     np.testing.assert_array_equal(timesteps.done.sum(axis=0), [6, 4, 3])
 
 
 @pytest.mark.parametrize("num_envs", tiered([4, 40], 40))
-def test_returns_are_differentiable_through_the_reset_of_some_lanes(num_envs):
-    # Every lane ends at its third step, and starts again from a state that does not depend on the force.
+def test_returns_are_differentiable_through_the_reset_of_some_environments(num_envs):
+    # Every environment ends at its third step, and starts again from a state that does not depend on the force.
     def mean_velocity(force, counts):
         venv = VectorEnv(TimeLimit(CartPole(force_magnitude=force), 3), num_envs)
         actions = jnp.ones((4, num_envs), jnp.int32)
@@ -243,7 +243,7 @@ def test_step_and_reset_make_a_legal_carry_that_compiles_once():
 
 def test_x64_makes_everything_but_observations_float64(x64):
     state, timestep = jaxenvs.make_vec("CartPole-v1", 4).reset(jax.random.key(0))
-    assert timestep.reward.dtype == timestep.episode_return.dtype == state.lanes.inner.x.dtype == jnp.float64
+    assert timestep.reward.dtype == timestep.episode_return.dtype == state.env_states.inner.x.dtype == jnp.float64
     assert timestep.observation.dtype == jnp.float32
 
 
@@ -344,7 +344,7 @@ def test_an_environment_gets_actions_in_the_dtype_of_its_space(kind, dtype):
         return jax.lax.scan(venv.step, venv.reset(jax.random.key(0))[0], jnp.zeros((4, 3, 2), dtype))
 
     state, _ = jax.eval_shape(run, 1.0)
-    assert state.lanes.action.dtype == Keeper(kind=kind).action_space.dtype
+    assert state.env_states.action.dtype == Keeper(kind=kind).action_space.dtype
 
 
 def test_under_x64_too_an_environment_gets_actions_in_the_dtype_of_its_space(x64):
@@ -352,4 +352,4 @@ def test_under_x64_too_an_environment_gets_actions_in_the_dtype_of_its_space(x64
     step = jax.eval_shape(
         lambda state: venv.step(state, jnp.zeros((3, 2))), jax.eval_shape(venv.reset, jax.random.key(0))[0]
     )
-    assert step[0].lanes.action.dtype == jnp.float32
+    assert step[0].env_states.action.dtype == jnp.float32

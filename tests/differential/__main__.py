@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 
-import tests.conftest  # noqa: F401  (where compiled programs are kept)
+import tests.conftest  # noqa: F401  (where compiled functions are kept)
 from tests.differential.searching import search
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=300, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="the number of the first of them")
     parser.add_argument("--env", choices=["jax", "gymnasium"], action="append", help="of these environments alone")
-    parser.add_argument("--few", action="store_true", help="settings that share few compiled programs")
+    parser.add_argument("--few", action="store_true", help="settings that share few compiled functions")
     parser.add_argument("--most", type=int, default=20, help="stop after so many kinds of differences")
     parser.add_argument("--smaller", type=int, default=150, help="try so many smaller programs for each kind")
     arguments = parser.parse_args()

@@ -10,7 +10,7 @@ from tests.differential.running import Program
 from tests.differential.settings import ALGORITHMS, ON_POLICY, Q_LEARNING, SOFT, Setting
 from tests.differential.user_classes.overriding import METHODS, SPECIAL
 
-# With few settings, of an algorithm each: what programs are compiled for is most of what they cost.
+# With few settings, of an algorithm each: what functions are compiled for is most of what they cost.
 OBSERVATIONS = {
     **{"PPO": "box", "A2C": "discrete", "MaskablePPO": "box", "RecurrentPPO": "box"},
     **{"DQN": "dict", "SAC": "box", "TD3": "discrete", "DDPG": "dict", "QRDQN": "box", "TQC": "dict", "CrossQ": "box"},
@@ -52,8 +52,8 @@ def draw(number: int, envs: tuple[str, ...] = ("jax", "gymnasium"), few: bool = 
     Args:
       number: of the program.
       envs: of these environments.
-      few: settings that share few compiled programs: one kind of observations and one optimiser for an algorithm, and
-        no changes of what programs are compiled for.
+      few: settings that share few compiled functions: one kind of observations and one optimiser for an algorithm, and
+        no changes of what functions are compiled for.
     """
     drawer = Drawer(random.Random(number), number, envs, few)
     operations = [drawer.operation() for _ in range(drawer.random.randint(2, 8))]
@@ -87,7 +87,7 @@ class Drawer:
             "logged": pick(["", "", "", "rows", "rows", "own"]),
         }
         if self.few:
-            if settings["env"] == "jax":  # where a whole training is one program
+            if settings["env"] == "jax":  # where a whole training is one compiled function
                 settings["exact"] = exact = algorithm not in ("A2C", "DDPG")
             settings["observations"] = OBSERVATIONS[algorithm]
             settings["num_envs"] = 1 if exact else 2
@@ -189,11 +189,11 @@ class Drawer:
     def _called(self, hook: str, call: int) -> tuple[Any, ...]:
         """An operation in a callback."""
         is_on_policy, env = self.setting.is_on_policy, self.setting.env
-        in_program = hook == "step" and env == "jax"
+        in_compiled = hook == "step" and env == "jax"
         drawn = {self._look: 5, self._write: 5, self._descend: 2, self._train: 2, self._kept: 2, self._end: 1}
-        if in_program:
+        if in_compiled:
             # What is documented: who stops there finds that the environments have gone on; and who writes, if steps are
-            # one program until the next update, that these were taken already.
+            # one compiled function until the next update, that these were taken already.
             drawn[self._end] = 0
             if is_on_policy or self.setting.frequency != "step":
                 drawn[self._write] = drawn[self._descend] = drawn[self._kept] = 0  # restored weights are written too
@@ -205,7 +205,7 @@ class Drawer:
             return self.random.choice([("locals",), ("locals",), ("reward", 2.0)])
         if is_on_policy and hook == "rollout end" and self._chance(0.2):
             return "returns", 1.0
-        if in_program and _reads_replay(operation):
+        if in_compiled and _reads_replay(operation):
             return ("look", "weights")  # not the replay buffer, where a step is before it is seen
         if operation[0] not in ("stop", "raise") and self._chance(0.1):
             return "signal", self.random.choice(SIGNALS), operation

@@ -138,8 +138,8 @@ def buffer(model: Any, setting: Setting) -> dict[str, Any]:
         return {}
     found = sizes(model, setting)
     for name in ("observations", "rewards", "episode_starts", "values", "returns", "advantages"):
-        found[name] = _by_lanes(name, getattr(rollout, name), rollout)
-    drawn = {name: _by_lanes(name, getattr(rollout, name), rollout) for name in ("actions", "log_probs")}
+        found[name] = _by_env(name, getattr(rollout, name), rollout)
+    drawn = {name: _by_env(name, getattr(rollout, name), rollout) for name in ("actions", "log_probs")}
     return plain(found) | plain(drawn, not setting.exact)
 
 
@@ -156,10 +156,10 @@ def replayed(replay: Any, setting: Setting) -> dict[str, Any]:
     return plain(found) | {"actions": plain(replay.actions[rows], not setting.exact)}
 
 
-def _by_lanes(name: str, values: Any, rollout: Any) -> Any:
-    """One row for each step of each lane, as Stable-Baselines3's update leaves most of them, but not all."""
+def _by_env(name: str, values: Any, rollout: Any) -> Any:
+    """One row for each step of each environment, as Stable-Baselines3's update leaves most of them, but not all."""
     if isinstance(values, dict):
-        return {key: _by_lanes(name, part, rollout) for key, part in values.items()}
+        return {key: _by_env(name, part, rollout) for key, part in values.items()}
     is_flat = rollout.generator_ready and name != "rewards"
     is_flat = is_flat and (name != "episode_starts" or hasattr(rollout, "hidden_states_pi"))
     values = values if is_flat else np.swapaxes(values, 0, 1)

@@ -14,7 +14,7 @@ from tests.differential.drawing import draw
 from tests.differential.minimising import minimise
 from tests.differential.running import Program
 
-# Of a process's memory mappings, of which each program of XLA's takes some, and Linux gives 65,530.
+# Of a process's memory mappings, of which each function that XLA compiles takes some, and Linux gives 65,530.
 MOST_MAPPINGS = 25_000
 
 
@@ -93,7 +93,7 @@ def search(
 
 
 def _forget_programs() -> None:
-    """Forget compiled programs once there are as many as a process may hold."""
+    """Forget compiled functions once there are as many as a process may hold."""
     mappings = Path("/proc/self/maps")
     if mappings.exists() and mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
         jax.clear_caches()

@@ -49,7 +49,7 @@ def test_programs_of_all_settings_end_where_stable_baselines3_does(algorithm, en
 
 
 def few(algorithm, **settings):
-    """A setting that shares its compiled programs with those that are drawn."""
+    """A setting that shares its compiled functions with those that are drawn."""
     return Setting(algorithm, observations=OBSERVATIONS[algorithm], **settings)
 
 

@@ -31,7 +31,7 @@ def test_each_library_is_run_or_said_not_to_be():
 @pytest.mark.parametrize("title", PACKAGES)
 def test_their_lines_run(title, tmp_path):
     if importlib.util.find_spec(PACKAGES[title]) is None:
-        pytest.skip(f"{title} is not installed: make test-foreign")
+        pytest.skip(f"{title} is not installed: make test-third-party")
     command = [sys.executable, "-c", THEIRS[title]]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr

@@ -22,7 +22,7 @@ README = CHECKOUT / "README.md"
 PAGES = [README, *sorted((CHECKOUT / "docs").rglob("*.md"))]
 # A block, and what it prints if that stands right behind it.
 BLOCK = re.compile(r'```python(?: title="jaxenvs")?\n(.*?)```(?:\n\n```text\n(.*?)```)?', re.DOTALL)
-# Not everybody who has the other libraries of a page has these; make test-foreign does. Their blocks import them.
+# Not everybody who has the other libraries of a page has these; make test-third-party does. Their blocks import them.
 APART = (
     "ale_py",
     "brax",
@@ -54,7 +54,7 @@ NEEDS = {
     "docs/cluster-environments.md": ("ray",),
     "docs/environments/envpool.md": ("envpool",),
     "docs/environments/other-libraries.md": ("jumanji", "pgx"),
-    "docs/reference/foreign.md": ("jumanji", "pgx"),
+    "docs/reference/third-party.md": ("jumanji", "pgx"),
     "docs/self-play.md": ("pgx",),
     "docs/videos.md": ("moviepy",),
 }

@@ -105,7 +105,7 @@ def counted(inside: Inside) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def painted() -> dict[str, np.ndarray]:
-    """The share of each pixel that is painted, of all shapes: one program."""
+    """The share of each pixel that is painted, of all shapes, in one compiled function."""
     pictures = jax.jit(lambda: {name: paint(blank()).picture() for name, (paint, _) in SHAPES.items()})()
     return {name: 1 - np.asarray(picture, float) / 255 for name, picture in pictures.items()}
 
@@ -180,11 +180,14 @@ def test_what_is_put_on_a_part_is_what_would_be_on_the_whole() -> None:
     )
     assert len(np.unique(whole, axis=0)) > 100
     for part in parts:
-        np.testing.assert_allclose(part, whole, rtol=0, atol=1)  # another program may round otherwise
+        np.testing.assert_allclose(part, whole, rtol=0, atol=1)  # another compiled function may round differently
 
 
 def test_a_background_is_made_once_for_a_batch() -> None:
-    """Of numbers while tracing; of what is traced in the program, but for each picture only if it differs by lane."""
+    """A background is painted while tracing if its arguments are numbers, else in the compiled function.
+
+    There, it is painted for each picture only if its arguments differ between environments.
+    """
 
     def paint(level: Any) -> Canvas:
         return blank().box(LEFT, RIGHT, BOTTOM, level, BLACK)
@@ -201,9 +204,9 @@ def test_a_background_is_made_once_for_a_batch() -> None:
     batch = jax.vmap(picture, in_axes=(0, None))
     traced = jax.jit(batch)(places, 0.5)
     assert shapes[1][0] is True
-    by_lane = jax.jit(jax.vmap(picture))(places, jnp.full(4, 0.5))
+    by_env = jax.jit(jax.vmap(picture))(places, jnp.full(4, 0.5))
     assert differ_by(of_numbers, traced) <= 1
-    assert differ_by(of_numbers, by_lane) <= 1
+    assert differ_by(of_numbers, by_env) <= 1
     branch = next(each for each in jax.make_jaxpr(batch)(places, 0.5).eqns if each.primitive.name == "cond")
     assert (HEIGHT, 3 * WIDTH) in [out.aval.shape for out in branch.outvars]
 
@@ -269,7 +272,7 @@ def test_a_picture_is_gymnasiums(id: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("id", tiered(REACH, "Acrobot-v1", "CartPole-v1"))
-def test_a_picture_has_any_size_and_lanes_parameters_of_their_own(id: str) -> None:
+def test_a_picture_has_any_size_and_environments_may_have_different_parameters(id: str) -> None:
     env = jaxenvs.make(id).unwrapped
     parameter = {"CartPole-v1": "half_length", "Pendulum-v1": "length", "Acrobot-v1": "link_length_1"}
     name = parameter.get(id, "goal_position")

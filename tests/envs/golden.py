@@ -31,7 +31,7 @@ def platform() -> dict[str, Any]:
 
 
 def rollout(id: str) -> tuple[np.ndarray, str]:
-    """The observations of step `EARLY`, and the hash of all that 200 random steps in 4 lanes show."""
+    """Return the observations of step `EARLY`, and the hash of everything that 200 random steps return."""
     venv = jaxenvs.make_vec(id, NUM_ENVS)
 
     def policy(key: jax.Array, observation: jax.Array) -> jax.Array:

@@ -64,12 +64,12 @@ def test_whole_games_of_blackjack(case: Case) -> None:
     dealt = np.array([first for first, _, _ in games])
     draws, numbers = np.ones((len(games), MOST_DEALER_DRAWS), np.int32), np.zeros((len(games), MOST_HITS))
     actions = np.zeros((len(games), MOST_HITS), int)
-    for lane, (_, later, (_, steps)) in enumerate(games):
+    for i, (_, later, (_, steps)) in enumerate(games):
         taken = [action for action, _, _ in steps]
         hits = sum(taken)
-        numbers[lane, :hits] = [as_number(card) for card in later[:hits]]
-        draws[lane, : len(later) - hits] = later[hits:]
-        actions[lane, : len(taken)] = taken
+        numbers[i, :hits] = [as_number(card) for card in later[:hits]]
+        draws[i, : len(later) - hits] = later[hits:]
+        actions[i, : len(taken)] = taken
     env: Any = case.ours()
 
     @jax.jit
@@ -83,12 +83,12 @@ def test_whole_games_of_blackjack(case: Case) -> None:
     got = play_ours(env, state, jnp.asarray(actions))
     after = np.stack(got.observation, axis=-1)
     rewards = set()
-    for lane, (_, _, (seen, steps)) in enumerate(games):
+    for i, (_, _, (seen, steps)) in enumerate(games):
         _, reward, done = zip(*steps, strict=True)
-        assert tuple(observed[lane]) == seen[0]
-        np.testing.assert_array_equal(after[lane, : len(steps)], seen[1:])
-        np.testing.assert_array_equal(got.reward[lane, : len(steps)], reward)
-        np.testing.assert_array_equal(got.terminated[lane, : len(steps)], done)
+        assert tuple(observed[i]) == seen[0]
+        np.testing.assert_array_equal(after[i, : len(steps)], seen[1:])
+        np.testing.assert_array_equal(got.reward[i, : len(steps)], reward)
+        np.testing.assert_array_equal(got.terminated[i, : len(steps)], done)
         rewards.add(reward[-1])
     assert rewards == ({-1, 0, 1, 1.5} if case.parameters["natural"] and not case.parameters["sab"] else {-1, 0, 1})
 

@@ -93,9 +93,7 @@ def test_whole_episodes(id: str, x64: None, no_rounding: None) -> None:
     env = jaxenvs.make(id)
     state, _ = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 2 * NUM_EPISODES))
     starts = np.asarray(to_rows(state.inner))
-    expected = [
-        play_reference(id, start, POLICIES[id][lane // NUM_EPISODES], seed=lane) for lane, start in enumerate(starts)
-    ]
+    expected = [play_reference(id, start, POLICIES[id][i // NUM_EPISODES], seed=i) for i, start in enumerate(starts)]
     limit = jaxenvs.spec(id).max_episode_steps
     assert limit == gymnasium.spec(id).max_episode_steps
     assert id == "CartPole-v1" or any(episode["truncated"][-1] for episode in expected)
@@ -103,13 +101,13 @@ def test_whole_episodes(id: str, x64: None, no_rounding: None) -> None:
 
     actions = np.stack([np.resize(episode["action"], (limit, *episode["action"].shape[1:])) for episode in expected])
     rows, reward, terminated, truncated = map(np.asarray, _play_all(env, state, jnp.asarray(actions)))
-    for lane, episode in enumerate(expected):
+    for i, episode in enumerate(expected):
         length = len(episode["reward"])
-        assert (terminated | truncated)[lane].argmax() + 1 == length
-        assert terminated[lane, length - 1] == episode["terminated"][-1]
-        assert truncated[lane, length - 1] == episode["truncated"][-1]
-        assert reward[lane, :length].sum() == pytest.approx(episode["reward"].sum(), rel=0, abs=1e-8)
-        assert difference(id, rows[lane, :length], episode["state"]).max() < 1e-8
+        assert (terminated | truncated)[i].argmax() + 1 == length
+        assert terminated[i, length - 1] == episode["terminated"][-1]
+        assert truncated[i, length - 1] == episode["truncated"][-1]
+        assert reward[i, :length].sum() == pytest.approx(episode["reward"].sum(), rel=0, abs=1e-8)
+        assert difference(id, rows[i, :length], episode["state"]).max() < 1e-8
 
 
 def test_balanced_pole(x64: None) -> None:

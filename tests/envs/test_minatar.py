@@ -17,7 +17,7 @@ from tests.tiers import tiered
 NAMES = ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"]
 each_game = pytest.mark.parametrize("name", NAMES)
 one_game = pytest.mark.parametrize("name", tiered(NAMES, "Breakout"))  # of what all have from `Game`
-NUM_LANES, NUM_STEPS = 16, 1000
+NUM_ENVS, NUM_STEPS = 16, 1000
 
 
 def make(name: str, version: int = 1, **parameters: Any) -> Game[Any, Any]:
@@ -43,7 +43,7 @@ def walk(env: Game[Any, Any], keys: jax.Array) -> Any:
 
 @pytest.fixture(scope="module")
 def keys() -> jax.Array:
-    return jax.random.split(jax.random.key(0), NUM_LANES)
+    return jax.random.split(jax.random.key(0), NUM_ENVS)
 
 
 def equal(tree: Any, other: Any) -> bool:
@@ -160,7 +160,7 @@ def test_picture_shows_the_observation(name: str, keys: jax.Array) -> None:
 
 @pytest.mark.parametrize("name", tiered(NAMES, "Breakout", "Seaquest"))
 def test_leaves_of_a_start_share_no_buffer(name: str) -> None:
-    """Or a state that was made outside of a program could not be donated to one."""
+    """A state that was made outside of a compiled function could otherwise not be donated to it."""
     state, timestep = make(name).reset(jax.random.key(0))
     leaves = [leaf for leaf in jax.tree.leaves((state, timestep.observation)) if leaf.dtype != state.key.dtype]
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)

@@ -75,16 +75,16 @@ def test_the_slot_of_the_next_enemy_is_empty() -> None:
 
     @jax.jit
     def walk(keys: jax.Array, spawn_speed: jax.Array) -> Any:
-        def step(lanes: Any, key: jax.Array) -> Any:
-            lanes = put(lanes, spawn_speed=spawn_speed, move_speed=2, terminated=False, y=0, oxygen=200)
-            lanes, _ = jax.vmap(SEAQUEST.step)(lanes, jax.random.randint(key, (64,), 0, 6))
-            slot = lanes.next_slot[:, None]
-            xs = jnp.take_along_axis(lanes.enemy_x, slot, 1), jnp.take_along_axis(lanes.enemy_bullet_x, slot, 1)
-            return lanes, ((xs[0] == NOWHERE) & (xs[1] == NOWHERE)).all()
+        def step(states: Any, key: jax.Array) -> Any:
+            states = put(states, spawn_speed=spawn_speed, move_speed=2, terminated=False, y=0, oxygen=200)
+            states, _ = jax.vmap(SEAQUEST.step)(states, jax.random.randint(key, (64,), 0, 6))
+            slot = states.next_slot[:, None]
+            xs = jnp.take_along_axis(states.enemy_x, slot, 1), jnp.take_along_axis(states.enemy_bullet_x, slot, 1)
+            return states, ((xs[0] == NOWHERE) & (xs[1] == NOWHERE)).all()
 
-        lanes, _ = jax.vmap(SEAQUEST.reset)(jax.random.split(keys[0], 64))
-        lanes, empty = jax.lax.scan(step, put(lanes, spawn_timer=0), keys)
-        return empty.all(), (lanes.enemy_x != NOWHERE).sum(axis=1).max()
+        states, _ = jax.vmap(SEAQUEST.reset)(jax.random.split(keys[0], 64))
+        states, empty = jax.lax.scan(step, put(states, spawn_timer=0), keys)
+        return empty.all(), (states.enemy_x != NOWHERE).sum(axis=1).max()
 
     keys = jax.random.split(jax.random.key(2), 120)
     for spawn_speed, most in [(1, 20), (2, 10), (5, 4)]:

@@ -83,7 +83,7 @@ def test_a_stream_is_made_of_folded_in_keys(impl: str) -> None:
 
 
 def test_success_rate_is_data() -> None:
-    """Lanes may differ in it: the one that never slips walks straight, the one that always does never does."""
+    """Environments may differ in it: one that never slips walks straight, one that always slips never does."""
     rates = jnp.array([0.0, 1.0])
     envs = jax.vmap(lambda rate: jaxenvs.FrozenLake(success_rate=rate, desc=("FFFFFFFF", "SFFFFFFF", "FFFFFFFF")))(
         rates

@@ -255,12 +255,12 @@ def test_whole_episodes(case: Case, x64: None) -> None:
     assert {episode["start_info"]["prob"] for episode in episodes} == set(first.info["prob"].tolist()) == {1.0}
     assert any(column[3][-1] for column in columns)
     mask = got.info.get("action_mask", np.zeros((*actions.shape, 0)))
-    for lane, (_, *expected) in enumerate(columns):
+    for i, (_, *expected) in enumerate(columns):
         length = len(expected[0])
         ours = (got.observation, got.reward, got.terminated, got.truncated, got.info["prob"], mask)
         for mine, theirs in zip(ours, expected, strict=True):
-            np.testing.assert_allclose(mine[lane, :length], np.array(theirs), rtol=1e-12)
-        assert got.done[lane].argmax() + 1 == length
+            np.testing.assert_allclose(mine[i, :length], np.array(theirs), rtol=1e-12)
+        assert got.done[i].argmax() + 1 == length
 
 
 # Starts.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parent.parent.parent
 OURS = (str(ROOT / "jaxenvs"), str(ROOT / "bridge"))
 TIME_LIMIT = 20.0  # seconds; a case takes milliseconds, but machines that run tests are busy
-MOST_FOREIGN = 0.02
+MOST_THIRD_PARTY = 0.02
 
 
 class Case(NamedTuple):
@@ -51,7 +51,7 @@ def cases(
 
 
 def outcome(case: Case) -> str:
-    """ "clear"; "unnamed", "foreign", "accepted" or "hangs" with what happened."""
+    """ "clear"; "unnamed", "third-party", "accepted" or "hangs" with what happened."""
 
     def interrupt(*_: Any) -> None:
         raise HangsError
@@ -65,7 +65,7 @@ def outcome(case: Case) -> str:
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         if not where.filename.startswith(OURS):
-            return f"foreign: {type(error).__name__} in {where.filename}: {error!s:.100}"
+            return f"third-party: {type(error).__name__} in {where.filename}: {error!s:.100}"
         if case.argument not in str(error):
             return f"unnamed: {type(error).__name__}: {error!s:.150}"
         return "clear"
@@ -76,11 +76,11 @@ def outcome(case: Case) -> str:
 
 
 def require_clear(all_cases: Iterable[Case], at_least: int) -> None:
-    """Assert that there are as many cases, that none is accepted, hangs or is unnamed, and that few are foreign."""
+    """Assert that there are enough cases, that none is accepted, hangs or is unnamed, and that few are third-party."""
     outcomes = {f"{number}: {case.name}": outcome(case) for number, case in enumerate(all_cases)}
     kinds = collections.Counter(found.partition(":")[0] for found in outcomes.values())
     wrong = [f"{name}: {found}" for name, found in outcomes.items() if found != "clear"]
     report = "\n".join([str(dict(kinds)), *wrong])
     assert len(outcomes) >= at_least, report
-    assert not kinds.keys() - {"clear", "foreign"}, report
-    assert kinds["foreign"] <= MOST_FOREIGN * len(outcomes), report
+    assert not kinds.keys() - {"clear", "third-party"}, report
+    assert kinds["third-party"] <= MOST_THIRD_PARTY * len(outcomes), report

@@ -178,7 +178,7 @@ def test_vectors_and_rollouts() -> None:
         }
         yield from cases(VectorEnv, good, bad)
         yield from cases(VectorEnv, {**good, "env_axis": 0}, {"env: leading axis": (CartPole(), Counter())})
-        yield from cases(venv.lane_env, {}, {"lane": (*NOT_AN_INT, -1, 3, 2**70)})
+        yield from cases(venv.env_at, {}, {"index": (*NOT_AN_INT, -1, 3, 2**70)})
         bad_episodes = (*NOT_AN_INT[:-4], -1, 2**32, np.zeros(3), np.zeros(2, int), np.zeros((3, 1), int))
         bad_episodes = [value for value in bad_episodes if not isinstance(value, slice)]
         yield from cases(venv.reset, {"key": key}, {"key": (*NOT_A_KEY, keys, keys[None]), "episode": bad_episodes})

@@ -24,8 +24,26 @@ GIVEN_COUNTS = [value for value in NOT_A_COUNT if value is not None]
 GIVEN_SEEDS = [value for value in NOT_A_SEED if value is not None]
 NOT_AN_ENV = (None, 5, NAN, True, [], {}, Anything(), CartPole, gymnasium.Env, np.zeros(3))
 NOT_A_DICT = (5, NAN, True, "gravity", [("gravity", 5)], Anything(), np.zeros(2))
-NOT_LANES = (3, -4, 2**70, 1.5, NAN, True, "all", b"0", {}, {0: 1}, [3], [-4], [0.0], [True], [[0]], [None], Anything())
-NOT_LANES_EITHER = (np.array([0.0]), np.array([True, False, True]), np.array([[0]]), np.array(["0"]), slice(2), [NAN])
+NOT_INDICES = (
+    3,
+    -4,
+    2**70,
+    1.5,
+    NAN,
+    True,
+    "all",
+    b"0",
+    {},
+    {0: 1},
+    [3],
+    [-4],
+    [0.0],
+    [True],
+    [[0]],
+    [None],
+    Anything(),
+)
+NOT_INDICES_EITHER = (np.array([0.0]), np.array([True, False, True]), np.array([[0]]), np.array(["0"]), slice(2), [NAN])
 NOT_ACTIONS = (
     *(None, 0, "left", b"left", {}, [], [0], [0, 1], [[0], [1], [0]], [0, [1], 0], ["a", "b", "c"], [None] * 3),
     *([0, 1, 3], [0, 1, -1], [0, 1, 2**70], [0, 1, NAN], [0, 1, math.inf], [0, 1, 0.5], [0j, 1, 0], Anything()),
@@ -94,13 +112,13 @@ def test_stepping(venv: JaxVecEnv) -> None:
 
 def test_attributes(venv: JaxVecEnv) -> None:
     def all_cases() -> Iterator[Case]:
-        lanes = {"indices": [*NOT_LANES, *NOT_LANES_EITHER]}
-        yield from cases(venv.get_attr, {"attr_name": "length"}, {"attr_name": NOT_A_STR, **lanes})
-        bad = {"attr_name": NOT_A_STR, "value: length": NOT_PARAMETERS, **lanes}
+        indices = {"indices": [*NOT_INDICES, *NOT_INDICES_EITHER]}
+        yield from cases(venv.get_attr, {"attr_name": "length"}, {"attr_name": NOT_A_STR, **indices})
+        bad = {"attr_name": NOT_A_STR, "value: length": NOT_PARAMETERS, **indices}
         yield from cases(venv.set_attr, {"attr_name": "length", "value": 5}, bad)
-        bad = {"method_name: _name": (*NOT_A_STR, "length", "observation_space"), **lanes}
+        bad = {"method_name: _name": (*NOT_A_STR, "length", "observation_space"), **indices}
         yield from cases(venv.env_method, {"method_name": "replace"}, bad)
-        bad = {"wrapper_class": (None, 5, "Monitor", Anything()), **lanes}
+        bad = {"wrapper_class": (None, 5, "Monitor", Anything()), **indices}
         yield from cases(venv.env_is_wrapped, {"wrapper_class": gymnasium.Wrapper}, bad)
         for name in ("lenght", "", "__init_"):
             yield Case(f"get_attr({name!r})", name, lambda name=name: venv.get_attr(name))

@@ -153,7 +153,7 @@ class TestWrongActions:
         with pytest.raises(ValueError, match=f"^{name} must be"):
             env.step({**env.action_space.sample(), **change})
 
-    def test_to_a_vector_step_no_lane(self) -> None:
+    def test_to_a_vector_step_no_environment(self) -> None:
         venv = GymnasiumVectorEnv(VectorEnv(CartPole(), 3))
         venv.reset(seed=0)
         with pytest.raises(ValueError, match=r"actions must be a member of .*got \[0, 1\]"):
@@ -202,18 +202,18 @@ def test_what_is_no_environment_is_refused() -> None:
         GymnasiumVectorEnv(CartPole())  # type: ignore[arg-type]
 
 
-def test_pictures_are_those_of_the_lanes() -> None:
+def test_pictures_are_those_of_the_environments() -> None:
     venv = GymnasiumVectorEnv(VectorEnv(CartPole(), 2), "rgb_array")
     venv.reset(seed=7)
     env = GymnasiumEnv(CartPole(), "rgb_array")
-    for lane, picture in enumerate(venv.render() or ()):
-        env.reset(seed=7 + lane)
+    for index, picture in enumerate(venv.render() or ()):
+        env.reset(seed=7 + index)
         np.testing.assert_array_equal(picture, env.render())
-    assert lane == 1
+    assert index == 1
 
 
 class Traces(list[str]):
-    """Counts, and is equal to no other, so that no test sees the compiled programs of another."""
+    """Counts, and is equal to no other, so that no test sees the compiled functions of another."""
 
     __hash__ = object.__hash__
     __eq__ = object.__eq__
@@ -235,7 +235,7 @@ class Counted(CartPole):
 @pytest.mark.parametrize(
     "view", [GymnasiumEnv, lambda env: GymnasiumVectorEnv(VectorEnv(env, 2))], ids=["Env", "VectorEnv"]
 )
-def test_objects_of_one_structure_share_their_programs(view: Any) -> None:
+def test_objects_of_one_structure_share_their_compiled_functions(view: Any) -> None:
     traces = Traces()
 
     def use(env: Any) -> None:
@@ -250,7 +250,7 @@ def test_objects_of_one_structure_share_their_programs(view: Any) -> None:
     assert 2 <= len(traces) == once
 
 
-def test_parameters_are_data_of_the_shared_programs() -> None:
+def test_parameters_are_data_of_the_shared_compiled_functions() -> None:
     light, heavy = GymnasiumEnv(CartPole()), GymnasiumEnv(CartPole(gravity=50.0))
     for env in (light, heavy):
         env.reset(seed=0)
@@ -263,14 +263,14 @@ class TestParameters:
         env, other = (gymnasium.make("jaxenvs/CartPole-v1") for _ in range(2))
         env.reset(seed=0)
         other.reset(seed=0)
-        before = _programs()
+        before = _num_compiled()
         env.unwrapped.gravity = 500  # an int where a float was
         for _ in range(2):  # gravity changes speeds, and these what is seen
             observation, expected = (each.step(1)[0] for each in (env, other))
         assert (observation != expected).any()
         assert env.unwrapped.env == CartPole(gravity=500.0)
         assert env.get_wrapper_attr("gravity") == env.unwrapped.gravity == 500.0
-        assert _programs() == before
+        assert _num_compiled() == before
 
     def test_they_are_found_through_wrappers_and_set_where_they_are(self) -> None:
         env = gymnasium.make("jaxenvs/CartPole-v1")
@@ -304,7 +304,7 @@ class TestParameters:
         with pytest.raises(ResetNeeded):
             env.step(1)
 
-    def test_those_of_a_vector_are_those_of_all_lanes(self) -> None:
+    def test_those_of_a_vector_are_those_of_all_environments(self) -> None:
         venv = GymnasiumVectorEnv(VectorEnv(CartPole(), 3))
         other = GymnasiumVectorEnv(VectorEnv(CartPole(), 3))
         venv.reset(seed=0)
@@ -320,5 +320,5 @@ class TestParameters:
             venv.venv = VectorEnv(CartPole(), 4)
 
 
-def _programs() -> int:
-    return sum(program.compiled()._cache_size() for program in (env_module._reset, env_module._step))
+def _num_compiled() -> int:
+    return sum(function.compiled()._cache_size() for function in (env_module._reset, env_module._step))

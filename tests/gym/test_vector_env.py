@@ -31,8 +31,8 @@ def both(env: Environment[Any], num_envs: int, mode: AutoresetMode) -> Iterator[
         pytest.param(TimeLimit(Lottery(), 4), 0.0, id="Lottery"),
     ],
 )
-@pytest.mark.parametrize("num_envs", tiered([3, 20], 20))  # with 20 lanes, resets are searched for
-def test_a_vector_is_what_a_sync_vector_of_its_lanes_is(
+@pytest.mark.parametrize("num_envs", tiered([3, 20], 20))  # with 20 environments, resets are searched for
+def test_a_vector_is_what_a_sync_vector_of_its_environments_is(
     env: Environment[Any], tolerance: float, mode: AutoresetMode, num_envs: int
 ) -> None:
     sync, venv = both(env, num_envs, mode)
@@ -81,7 +81,7 @@ def test_seeds_and_masks_mean_what_they_mean_to_a_sync_vector(seed: Any, mask: A
         assert "reset_mask" in options[1]  # the caller's dict is the caller's
 
 
-def test_a_first_reset_without_seed_seeds_every_lane_for_itself() -> None:
+def test_a_first_reset_without_seed_seeds_every_environment_for_itself() -> None:
     vectors = [GymnasiumVectorEnv(VectorEnv(CartPole(), 3)) for _ in range(2)]
     first, second = (vector.reset()[0] for vector in vectors)
     assert len(np.unique(np.concatenate([first, second]), axis=0)) == 6
@@ -122,7 +122,7 @@ def test_a_mask_in_the_first_reset_is_refused() -> None:
         GymnasiumVectorEnv(VectorEnv(CartPole(), 2)).reset(options={"reset_mask": np.array([True, False])})
 
 
-def test_without_autoreset_a_lane_that_ended_must_be_reset() -> None:
+def test_without_autoreset_an_environment_that_ended_must_be_reset() -> None:
     venv = GymnasiumVectorEnv(VectorEnv(TimeLimit(CartPole(), 1), 2, AutoresetMode.DISABLED))
     venv.reset(seed=0)
     venv.step([0, 0])
@@ -147,7 +147,7 @@ def test_what_a_vector_step_returns_belongs_to_the_caller() -> None:
     np.testing.assert_array_equal(observation["image"], before)
 
 
-def test_lanes_may_have_parameters_of_their_own() -> None:
+def test_environments_may_have_different_parameters() -> None:
     gravity = np.array([1.0, 50.0])
     envs = jax.vmap(lambda gravity: CartPole(gravity=gravity))(gravity)
     envs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (2,)), envs)

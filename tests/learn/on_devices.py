@@ -133,7 +133,7 @@ def compare(name):
     weights = [[np.asarray(shard.data) for shard in leaf.addressable_shards] for leaf in jax.tree.leaves(end.learner)]
     told = {
         "moved": difference(begun.learner.params, end.learner.params),
-        "lanes": difference(training.init(KEY).collector.env_state[0].lane_key, end.collector.env_state[0].lane_key),
+        "env_keys": difference(training.init(KEY).collector.env_state[0].env_keys, end.collector.env_state[0].env_keys),
         "on each device": all((part == parts[0]).all() for parts in weights for part in parts) and len(weights[0]),
     }
     # Saved, and gone on with over two devices, and over none.

@@ -16,17 +16,17 @@ import pytest
 
 import jaxenvs
 from jaxenvs import learn
-from jaxenvs.learn.off_policy.store import replay_lanes
+from jaxenvs.learn.off_policy.store import regrouping
+from jaxenvs.learn.off_policy.store.regrouping import regroup
 from jaxenvs.learn.off_policy.store.replay import Transitions
-from jaxenvs.learn.off_policy.store.replay_lanes import regroup
 from tests.learn.off_policy.store.test_replay import CAPACITY, NUM_ENVS, add, history
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parent.parent.parent
-STEPS, LANES, PARTS = 4, 8, 2
+STEPS, ROLLOUT_ENVS, PARTS = 4, 8, 2
 # Plain gradients: Adam, and a limit of norms, hide that a gradient is too large by a factor.
 PLAIN, FAR = optax.identity(), 1e9
-CARTPOLE, PENDULUM = (jaxenvs.make_vec(name, LANES) for name in ("CartPole-v1", "Pendulum-v1"))
+CARTPOLE, PENDULUM = (jaxenvs.make_vec(name, ROLLOUT_ENVS) for name in ("CartPole-v1", "Pendulum-v1"))
 ON_POLICY = {
     "PPO": learn.PPO(batch_size=16, n_epochs=2, learning_rate=0.1, max_grad_norm=FAR, clip_range_vf=0.2),
     "PPO, target_kl": learn.PPO(batch_size=16, n_epochs=4, learning_rate=0.5, max_grad_norm=FAR, target_kl=0.01),
@@ -47,7 +47,7 @@ OFF_POLICY = {
 
 
 def divided(tree, axis):
-    """With an axis of parts before that of lanes or of rows."""
+    """Split an axis, of environments or of rows, and put an axis of parts before it."""
     return jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, PARTS, axis)), tree)
 
 
@@ -59,11 +59,11 @@ def assert_parts_are_the_whole(parts, whole):
 
 def some_rollout(rng, network, params):
     def numbers(*shape):
-        return jnp.asarray(rng.normal(size=(STEPS, LANES, *shape)))
+        return jnp.asarray(rng.normal(size=(STEPS, ROLLOUT_ENVS, *shape)))
 
-    observation, action = numbers(4), jnp.asarray(rng.integers(0, 2, (STEPS, LANES)), jnp.int32)
+    observation, action = numbers(4), jnp.asarray(rng.integers(0, 2, (STEPS, ROLLOUT_ENVS)), jnp.int32)
     flat = observation.reshape(-1, 4)
-    log_prob = network.apply(params, flat)[0].log_prob(action.reshape(-1)).reshape(STEPS, LANES)
+    log_prob = network.apply(params, flat)[0].log_prob(action.reshape(-1)).reshape(STEPS, ROLLOUT_ENVS)
     rest = (numbers() for _ in range(4))
     return learn.Rollout(observation, action, log_prob + 0.1 * numbers(), *rest)
 
@@ -77,10 +77,12 @@ def test_an_update_over_an_axis_is_that_of_the_whole_rollout(name, x64):
     rollout = some_rollout(rng, network, params)
     orders, order = {}, {}
     if isinstance(settings, learn.PPO):
-        lanes, rows = LANES // PARTS, STEPS * LANES // PARTS
+        envs_of_part, rows = ROLLOUT_ENVS // PARTS, STEPS * ROLLOUT_ENVS // PARTS
         own = np.stack([[rng.permutation(rows) for _ in range(settings.n_epochs)] for _ in range(PARTS)])
         # The same rows in the numbers of the whole; a minibatch is those of all parts.
-        of_all = own // lanes * LANES + own % lanes + lanes * np.arange(PARTS)[:, None, None]
+        of_all = (
+            own // envs_of_part * ROLLOUT_ENVS + own % envs_of_part + envs_of_part * np.arange(PARTS)[:, None, None]
+        )
         minibatches = of_all.reshape(PARTS, settings.n_epochs, -1, settings.batch_size // PARTS)
         orders = {"permutations": jnp.asarray(own)}
         order = {"permutations": jnp.asarray(np.moveaxis(minibatches, 0, 2).reshape(settings.n_epochs, -1))}
@@ -122,24 +124,24 @@ def test_updates_over_an_axis_are_those_of_whole_batches(name, x64):
 
 @functools.cache
 def slots_of(num_devices):
-    return [(row, lane) for row in range(CAPACITY) for lane in range(NUM_ENVS // num_devices)]
+    return [(row, index) for row in range(CAPACITY) for index in range(NUM_ENVS // num_devices)]
 
 
 def stored(stores, num_devices):
-    """What began in each slot that is stored, by row and lane of all."""
-    found, lanes = {}, NUM_ENVS // num_devices
+    """Return the transition that began in each stored slot, by row and index among all environments."""
+    found, envs_of_device = {}, NUM_ENVS // num_devices
     for device in range(num_devices):
         replay = jax.tree.map(lambda leaf, device=device: jnp.asarray(leaf[device]), stores)
         rows, own = (jnp.array(each, jnp.int32) for each in zip(*slots_of(num_devices)))
         batch = jax.tree.map(np.asarray, began_in(replay, rows, own))
-        for number, (row, lane) in enumerate(slots_of(num_devices)):
+        for number, (row, index) in enumerate(slots_of(num_devices)):
             if (int(replay.position) - 1 - row) % CAPACITY < int(replay.size):
                 transition = jax.tree.map(lambda leaf, number=number: leaf[number], batch)
-                found[row, device * lanes + lane] = [leaf.tolist() for leaf in jax.tree.leaves(transition)]
+                found[row, device * envs_of_device + index] = [leaf.tolist() for leaf in jax.tree.leaves(transition)]
     return found
 
 
-began_in = jax.jit(lambda replay, rows, lanes: replay.transitions(rows, lanes, 0.5, 3))
+began_in = jax.jit(lambda replay, rows, indices: replay.transitions(rows, indices, 0.5, 3))
 
 
 def stacked(replay):
@@ -171,7 +173,7 @@ def test_a_store_divided_over_devices_and_put_together_goes_on_as_it_was(num_ste
 
 def test_of_a_store_whose_ends_find_no_room_the_oldest_rows_are_forgotten(monkeypatch):
     replay, _ = filled(10)
-    monkeypatch.setattr(replay_lanes, "room_for_ends", lambda *_, **__: 1)
+    monkeypatch.setattr(regrouping, "num_ends_for", lambda *_, **__: 1)
     parts, before = regroup(stacked(replay), 2), stored(stacked(replay), 1)
     after = stored(parts, 2)
     assert 0 < len(after) < len(before)
@@ -247,7 +249,7 @@ def test_two_processes_give_the_bits_of_one_with_two_devices():
 def assert_as_it_should_be(told):
     """What `on_devices.compare` says."""
     assert told["on each device"] == 4
-    assert told["lanes"] == 0
+    assert told["env_keys"] == 0
     assert told["moved"] > 1e-4
     at_four, on_two = told["timesteps"]
     assert on_two == 2 * at_four

@@ -69,9 +69,9 @@ def test_it_gives_what_vec_normalize_gives(settings):
         observation, reward, done, infos = reference.step(np.zeros(ENVS))
         np.testing.assert_allclose(seen.observation, observation, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(seen.reward, reward, rtol=1e-4)
-        for lane in np.flatnonzero(done):
-            expected = infos[lane]["terminal_observation"]
-            np.testing.assert_allclose(seen.final_observation[lane], expected, rtol=1e-4, atol=1e-5)
+        for index in np.flatnonzero(done):
+            expected = infos[index]["terminal_observation"]
+            np.testing.assert_allclose(seen.final_observation[index], expected, rtol=1e-4, atol=1e-5)
         if step == STEPS // 2:
             normalizer = normalizer.merge()
     settled = normalizer.merge()

@@ -51,9 +51,9 @@ def test_a_bar_shows_steps_and_returns_and_changes_no_bit(kind, capsys):
     assert bar.endswith(f" return {expected.metrics['episode_return'][-1]:.2f}]")
 
 
-def test_without_a_bar_a_program_calls_nobody():
-    program = str(jax.make_jaxpr(quiet)(KEYS[0], TRAININGS["on-policy"]))
-    assert "callback" not in program
+def test_without_a_bar_a_training_has_no_callbacks():
+    jaxpr = str(jax.make_jaxpr(quiet)(KEYS[0], TRAININGS["on-policy"]))
+    assert "callback" not in jaxpr
     assert "callback" in str(jax.make_jaxpr(loud)(KEYS[0], TRAININGS["on-policy"]))
 
 
@@ -79,7 +79,7 @@ def test_a_sweep_has_one_bar(capsys):
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.1, 2.0])
-def test_a_program_calls_twice_a_second_however_long_iterations_take(seconds, monkeypatch):
+def test_a_bar_is_called_twice_a_second_however_long_iterations_take(seconds, monkeypatch):
     now, num_iterations, calls = 0.0, 100_000, 0
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now)
     bar = progress_bar._Bar()

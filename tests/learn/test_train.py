@@ -85,7 +85,7 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others():
         assert not a.any() or not np.array_equal(a, c)
 
 
-def test_vmap_sweeps_seeds_settings_and_physics_in_one_program():
+def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
     def run(key, learning_rate, clip_range, gamma, gravity):
         env = VENV.env.replace(gravity=gravity)
         venv = jaxenvs.VectorEnv(env, 8)

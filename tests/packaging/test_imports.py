@@ -23,11 +23,11 @@ def test_jaxenvs_imports_neither_torch_nor_sb3_nor_matplotlib():
 
 def test_the_adapter_of_another_library_is_imported_when_it_is_asked_for():
     result = python(
-        "import jaxenvs.foreign, sys\n"
-        "files = lambda: [name for name in jaxenvs.foreign.__all__ if f'jaxenvs.foreign.{name[5:]}' in sys.modules]\n"
+        "import jaxenvs.third_party as package, sys\n"
+        "files = lambda: [name for name in package.__all__ if f'{package.__name__}.{name[5:]}' in sys.modules]\n"
         "before = files()\n"
-        "from jaxenvs.foreign import from_brax\n"
-        "print(before, files(), from_brax.__name__, hasattr(jaxenvs.foreign, 'from_nobody'))"
+        "from jaxenvs.third_party import from_brax\n"
+        "print(before, files(), from_brax.__name__, hasattr(package, 'from_nobody'))"
     )
     assert result.stdout.strip() == "[] ['from_brax'] from_brax False", result.stderr
 

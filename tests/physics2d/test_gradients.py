@@ -39,7 +39,7 @@ def fly(thrust: jax.Array) -> Any:
 def test_gradients_of_a_flight() -> None:
     thrusts = jnp.array([[0.0, 0.0, 0.0], [20.0, 30.0, 5.0]])
     nearby = [thrusts + sign * 2 * direction for direction in jnp.eye(3) for sign in (1, -1)]
-    # All in one program: it takes long to compile.
+    # All in one compiled function, because it takes long to compile.
     both = jax.jit(jax.vmap(jax.jacrev(lambda thrust: (fly(thrust),) * 2, has_aux=True)))
     gradients, flown = both(jnp.concatenate([thrusts, *nearby]))
     gradients, flown = gradients[:2], flown[2:].reshape(3, 2, 2, 2)

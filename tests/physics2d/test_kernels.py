@@ -1,4 +1,4 @@
-"""However lanes are batched, each gets what it gets alone."""
+"""Each element of a batch gets the result that it gets alone, however elements are batched."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxenvs.physics2d.kernels import BLOCK, in_blocks, lane_by_lane, once, one_kernel
+from jaxenvs.physics2d.kernels import BLOCK, in_blocks, once, one_by_one, one_kernel
 
 
 def collatz(start: jax.Array, unused: jax.Array, limit: jax.Array) -> dict[str, Any]:
-    """How many steps lead to 1: loops of other lengths in each lane, a branch, an argument that nothing uses."""
+    """Count steps to 1: loops whose lengths differ between elements, a branch, an argument that nothing uses."""
 
     def go_on(carry: Any) -> Any:
         number, steps = carry
@@ -34,16 +34,16 @@ def in_sorted_blocks(function: Any) -> Any:
     return in_blocks(function, work=lambda start, unused, limit: -start)
 
 
-@pytest.mark.parametrize("batched", [in_blocks, in_sorted_blocks, lane_by_lane])
+@pytest.mark.parametrize("batched", [in_blocks, in_sorted_blocks, one_by_one])
 @pytest.mark.parametrize("number", [1, 5, BLOCK, BLOCK + 3, 2 * BLOCK])
-def test_lanes_do_not_see_each_other(batched: Any, number: int) -> None:
+def test_elements_do_not_see_each_other(batched: Any, number: int) -> None:
     starts = np.arange(1, number + 1, dtype=np.int32)
     found = jax.jit(jax.vmap(batched(collatz), (0, None, None)))(starts, jnp.zeros(3), jnp.int32(100))
     np.testing.assert_array_equal(found["steps"], [truth(int(start), 100) for start in starts])
     np.testing.assert_array_equal(found["path"][:, 0], starts)
 
 
-@pytest.mark.parametrize("batched", [in_blocks, lane_by_lane])
+@pytest.mark.parametrize("batched", [in_blocks, one_by_one])
 def test_batches_of_batches_and_none(batched: Any) -> None:
     starts = np.arange(1, 13, dtype=np.int32).reshape(3, 4)
     limits = np.array([2, 5, 100], np.int32)
@@ -59,11 +59,11 @@ def test_what_is_computed_once_is_not_computed_again() -> None:
     """Three outputs of one sum: XLA would put the sum into the kernel of each."""
 
     def outputs(function: Any) -> str:
-        def program(x: jax.Array, y: jax.Array) -> Any:
+        def compute(x: jax.Array, y: jax.Array) -> Any:
             total = function(x, y)
             return total * 2, total * 3, total - 7
 
-        return jax.jit(program).lower(jnp.ones(1000), jnp.ones(1000)).compile().as_text()
+        return jax.jit(compute).lower(jnp.ones(1000), jnp.ones(1000)).compile().as_text()
 
     assert outputs(once(lambda x, y: jnp.tanh(x) + y)).count(" call(") == 1
     assert outputs(lambda x, y: jnp.tanh(x) + y).count(" call(") == 0
@@ -71,7 +71,7 @@ def test_what_is_computed_once_is_not_computed_again() -> None:
 
 def test_loops_become_one_kernel() -> None:
     """XLA still reads what we tell it: else all works, slowly."""
-    text = jax.jit(jax.vmap(lane_by_lane(collatz), (0, None, None))).lower(
+    text = jax.jit(jax.vmap(one_by_one(collatz), (0, None, None))).lower(
         jnp.ones(4, jnp.int32), jnp.zeros(3), jnp.int32(5)
     )
     entry = text.compile().as_text().split("ENTRY")[1]

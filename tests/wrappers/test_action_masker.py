@@ -27,7 +27,7 @@ def test_masks_of_many_are_those_of_each_after_its_reset_and_within_wrappers():
     venv = with_action_masks(jaxenvs.VectorEnv(jaxenvs.TimeLimit(LocksWithMethod(length=9), 2), 5))
     state, _ = venv.reset(jax.random.key(0))
     for _ in range(4):  # beyond an auto-reset
-        inner = state.lanes.inner
+        inner = state.env_states.inner
         expected = np.array(MASKS["discrete"])[(inner.start + inner.count) % 3]
         np.testing.assert_array_equal(action_masks(venv, state), expected)
         state, _ = venv.step(state, np.zeros(5, int))

@@ -56,8 +56,8 @@ def test_every_agent_has_its_own_rewards_and_ends():
     env, random, episodes = Walk(), np.random.default_rng(0), np.zeros(4, int)
 
     def start(game):
-        lane_key = jax.random.fold_in(key, 3 * game)  # of its first agent
-        return env.reset(jax.random.fold_in(lane_key, episodes[game]))
+        env_key = jax.random.fold_in(key, 3 * game)  # of its first agent
+        return env.reset(jax.random.fold_in(env_key, episodes[game]))
 
     games = [start(game) for game in range(num_games)]
     is_out, returns, lengths = np.zeros((4, 3), bool), np.zeros((4, 3)), np.zeros((4, 3), int)
@@ -67,18 +67,18 @@ def test_every_agent_has_its_own_rewards_and_ends():
         action = random.integers(0, 2, 12)
         state, timestep = step(state, jnp.asarray(action))
         for game in range(num_games):
-            lanes = slice(3 * game, 3 * game + 3)
-            inner, shown = env.step(games[game][0], jnp.asarray(action[lanes]))
+            rows = slice(3 * game, 3 * game + 3)
+            inner, shown = env.step(games[game][0], jnp.asarray(action[rows]))
             was_out, ends = is_out[game].copy(), np.asarray(shown.terminated) & ~is_out[game]
             reward = np.where(was_out, 0, shown.reward)
             returns[game] += reward
             lengths[game] += ~was_out
             is_out[game] |= ends
-            np.testing.assert_array_equal(timestep.reward[lanes], reward)
-            np.testing.assert_array_equal(timestep.terminated[lanes], ends)
-            np.testing.assert_array_equal(timestep.final_observation[lanes], shown.observation)
-            np.testing.assert_array_equal(timestep.episode_return[lanes], returns[game])
-            np.testing.assert_array_equal(timestep.episode_length[lanes], lengths[game])
+            np.testing.assert_array_equal(timestep.reward[rows], reward)
+            np.testing.assert_array_equal(timestep.terminated[rows], ends)
+            np.testing.assert_array_equal(timestep.final_observation[rows], shown.observation)
+            np.testing.assert_array_equal(timestep.episode_return[rows], returns[game])
+            np.testing.assert_array_equal(timestep.episode_length[rows], lengths[game])
             returns[game, ends], lengths[game, ends] = 0, 0
             num_ends += ends.sum()
             seen = np.where(is_out[game][:, None], 0, shown.observation)
@@ -88,7 +88,7 @@ def test_every_agent_has_its_own_rewards_and_ends():
                 is_out[game] = False
                 games[game] = start(game)
                 seen = games[game][1].observation
-            np.testing.assert_array_equal(timestep.observation[lanes], seen)
+            np.testing.assert_array_equal(timestep.observation[rows], seen)
     assert num_ends > 40
     assert (episodes > 2).all()
 

@@ -67,7 +67,7 @@ def test_double_precision_keeps_its_digits(x64):
 
 @environment
 class Corridor(Environment):
-    """Observes where it is, of `length` places, which is a number and so no part of the program."""
+    """Observes where it is, of `length` places, which is a number and so no part of the compiled function."""
 
     length: int = 5
 
@@ -97,12 +97,12 @@ def test_the_size_of_a_space_is_that_of_each_environment_and_not_that_of_the_fir
 def test_a_size_that_is_traced_is_refused():
     with pytest.raises(ValueError, match=r"made outside of traced code, because the size .* of Corridor depends"):
         jax.jit(lambda length: FlattenObservation(Corridor(length=length)).reset(jax.random.key(0))[1].observation)(5)
-    lanes = Corridor(length=np.array([5, 7]))
+    corridors = Corridor(length=np.array([5, 7]))
     with pytest.raises(TypeError, match=r"env.length. Mark a parameter that chooses .* a shape as static"):
-        VectorEnv(FlattenObservation(lanes), 2, env_axis=0).reset(jax.random.key(0))
+        VectorEnv(FlattenObservation(corridors), 2, env_axis=0).reset(jax.random.key(0))
 
 
-def test_lanes_may_have_parameters_of_their_own_on_which_no_size_depends():
-    lanes = Mixed(limit=np.array([3.0, 5.0]))
-    _, timestep = VectorEnv(FlattenObservation(lanes), 2, env_axis=0).reset(jax.random.key(0))
+def test_environments_may_differ_in_parameters_on_which_no_size_depends():
+    mixed = Mixed(limit=np.array([3.0, 5.0]))
+    _, timestep = VectorEnv(FlattenObservation(mixed), 2, env_axis=0).reset(jax.random.key(0))
     assert timestep.observation.shape == (2, 20)

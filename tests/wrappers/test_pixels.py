@@ -74,19 +74,19 @@ def test_gray_is_gymnasiums_luminance() -> None:
     assert (np.asarray(gray) == expected).mean() > 0.95
 
 
-def test_the_final_observation_of_a_lane_is_the_picture_of_its_final_state() -> None:
+def test_the_final_observation_of_an_environment_is_the_picture_of_its_final_state() -> None:
     env, key = pixels(), jax.random.key(5)
-    venv = jaxenvs.VectorEnv(env, 20)  # so many that only lanes that ended are started
+    venv = jaxenvs.VectorEnv(env, 20)  # enough that only environments whose episodes ended are started
     state, _ = jax.jit(venv.reset)(key)
     step = jax.jit(venv.step)
     for _ in range(3):
-        before = state.lanes
+        before = state.env_states
         state, timestep = step(state, jnp.ones(20, int))
     assert timestep.truncated.all()
     final, _ = jax.jit(jax.vmap(env.env.step))(before, jnp.ones(20, int))
     draw = jax.jit(jax.vmap(lambda state: env.draw(state, *SIZE)))
     np.testing.assert_array_equal(timestep.final_observation, draw(final))
-    np.testing.assert_array_equal(timestep.observation, draw(state.lanes))
+    np.testing.assert_array_equal(timestep.observation, draw(state.env_states))
     assert (timestep.final_observation != timestep.observation).any()
 
 

@@ -28,21 +28,21 @@ def walk():
     def walk(key):
         def step(state, action):
             state, timestep = VENV.step(state, jnp.full(64, action))
-            return state, (state.lanes.parameters, state.episode, timestep.final_observation, timestep.done)
+            return state, (state.env_states.parameters, state.episode, timestep.final_observation, timestep.done)
 
         start, _ = VENV.reset(key)
         return start, jax.lax.scan(step, start, np.arange(10) % 2)[1]
 
     start, steps = walk(jax.random.key(0))
-    return start.lanes, *jax.tree.map(np.asarray, steps)
+    return start.env_states, *jax.tree.map(np.asarray, steps)
 
 
-def test_every_lane_and_episode_draws_its_own_and_keeps_it(walk):
+def test_every_environment_and_episode_draws_its_own_and_keeps_it(walk):
     start, parameters, episodes, *_ = walk
     lengths = parameters["half_length"]
     assert len(np.unique(start.parameters["half_length"])) == 64
-    for lane in range(64):
-        assert len(np.unique(lengths[:, lane])) == len(np.unique(episodes[:, lane]))
+    for index in range(64):
+        assert len(np.unique(lengths[:, index])) == len(np.unique(episodes[:, index]))
     assert (episodes[-1] >= 2).all()
 
 
@@ -58,17 +58,17 @@ def test_draws_are_of_their_distributions(walk):
 def test_an_episode_is_one_of_an_environment_with_these_parameters(walk):
     start, _, _, observations, dones = walk
     np.testing.assert_array_equal(dones.argmax(0) + 1, start.parameters["max_steps"])
-    lane = 7
-    fixed = ENV.env.replace(**{name: value[lane].item() for name, value in start.parameters.items()})
-    state = jax.tree.map(lambda leaf: leaf[lane], start.inner)
+    index = 7
+    fixed = ENV.env.replace(**{name: value[index].item() for name, value in start.parameters.items()})
+    state = jax.tree.map(lambda leaf: leaf[index], start.inner)
     for action in range(2):
         state, timestep = fixed.step(state, action)
-        np.testing.assert_allclose(observations[action, lane], timestep.observation, rtol=1e-5)
+        np.testing.assert_allclose(observations[action, index], timestep.observation, rtol=1e-5)
 
 
-def test_the_number_of_lanes_changes_nothing(walk):
+def test_the_number_of_environments_changes_nothing(walk):
     state, _ = jax.jit(VectorEnv(ENV, 3).reset)(jax.random.key(0))
-    for name, value in state.lanes.parameters.items():
+    for name, value in state.env_states.parameters.items():
         np.testing.assert_array_equal(value, walk[0].parameters[name][:3])
 
 
@@ -103,7 +103,7 @@ def test_what_is_not_drawn_can_be_replaced_and_what_is_drawn_cannot():
     assert list(other.distributions) == ["gravity"]
 
 
-def test_sb3_sets_the_parameters_of_some_lanes():
+def test_sb3_sets_the_parameters_of_some_environments():
     venv = JaxVecEnv(RandomizedParameters(Counter(length=50), {"length": (2, 4)}), 3, seed=0)
     assert venv.get_attr("length") == [50] * 3
     with pytest.raises(ValueError, match="length is randomized at each reset"):

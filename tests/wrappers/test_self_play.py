@@ -77,7 +77,7 @@ def test_opponents_never_make_an_illegal_move():
     state, _ = venv.reset(jax.random.key(0))
 
     def step(state, key):
-        action = jax.random.categorical(key, jnp.where(state.lanes.action_mask, 0.0, -jnp.inf))
+        action = jax.random.categorical(key, jnp.where(state.env_states.action_mask, 0.0, -jnp.inf))
         state, timestep = venv.step(state, action)
         return state, (timestep.reward, timestep.episode_length)
 

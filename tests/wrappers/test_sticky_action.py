@@ -43,7 +43,7 @@ def test_with_the_same_draws_the_same_actions_as_gymnasium(probability, duration
             np.testing.assert_array_equal(state.last_action, theirs.last_action)
 
 
-def test_lanes_and_episodes_draw_their_own_and_the_first_step_never_repeats():
+def test_environments_and_episodes_draw_their_own_and_the_first_step_never_repeats():
     venv = VectorEnv(StickyAction(Counter(length=50), 0.5), 64)
     wanted = np.arange(100) % 2 + 1
 
@@ -58,7 +58,7 @@ def test_lanes_and_episodes_draw_their_own_and_the_first_step_never_repeats():
     actions = np.asarray(taken(jax.random.key(0)))
     assert (actions[[0, 50]] == 1).all()
     missed = actions != wanted[:, None]
-    assert len({lane.tobytes() for lane in missed.T}) == 64
+    assert len({each.tobytes() for each in missed.T}) == 64
     assert not np.array_equal(missed[:50], missed[50:])
     assert 0.3 < missed.mean() < 0.36  # a third: every other repetition is of what was wanted
 

@@ -33,7 +33,7 @@ from bridge.sb3 import OffPolicy
 from bridge.translate.policies.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import CollectorState, LearnerState, Replay
-from jaxenvs.learn.devices import Lanes, layout_behind, layouts, run_on
+from jaxenvs.learn.devices import Sharded, layout_behind, layouts, run_on
 from jaxenvs.learn.loop import put, zeros
 from jaxenvs.learn.off_policy import driver
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration
@@ -61,7 +61,7 @@ def _train(
     replay: Replay,
     environments: Environments,
     progress: driver.Progress,
-    action_noise: Lanes,
+    action_noise: Sharded,
     key_data: jax.Array,
 ) -> tuple[driver.Run, End, Kept]:
     """Run the driver: the updates that are due, and steps, in turns.
@@ -207,7 +207,7 @@ def run_steps(
             replay,
             environments,
             progress,
-            Lanes(action_noise),
+            Sharded(action_noise),
             key,
         )
     except BaseException:

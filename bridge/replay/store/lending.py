@@ -17,7 +17,7 @@ from bridge.replay.store.ring import InMemory, Ring
 from jaxenvs.learn import Replay
 from jaxenvs.learn.devices import layouts, place
 from jaxenvs.learn.off_policy.store import replay_tags
-from jaxenvs.learn.off_policy.store.replay_lanes import regroup
+from jaxenvs.learn.off_policy.store.regrouping import regroup
 
 # A larger store gets no more rows on the device than the training fills: NumPy's memory counts once it is written, a
 # device's at once. A smaller one gets all rows, so that one compiled function serves trainings of any length.

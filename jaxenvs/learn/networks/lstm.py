@@ -20,7 +20,7 @@ CRITICS = ("own", "shared", "none")
 # step of one slot reads all weights. A slot processes sequences one after the other, and all slots wait for the
 # longest. With the 128 rows that sb3-contrib learns from at once, two slots take a quarter less time of a core than
 # four where sequences are long (9.1 instead of 12.5 ms), and no more where there are six sequences (8.8 and 9.5 ms).
-MOST_LANES, ROWS_OF_LANE = 16, 64
+MOST_SLOTS, ROWS_PER_SLOT = 16, 64
 
 
 @struct
@@ -144,8 +144,8 @@ def _side_by_side(begins: jax.Array) -> tuple[jax.Array, jax.Array]:
     Sequences that begin in the same part of the rows go one after the other through one slot, and reset it.
     """
     size = begins.shape[0]
-    lanes = max(1, min(MOST_LANES, size // ROWS_OF_LANE))
-    parts = (jnp.arange(lanes + 1, dtype=jnp.int32) * size + lanes - 1) // lanes
+    num_slots = max(1, min(MOST_SLOTS, size // ROWS_PER_SLOT))
+    parts = (jnp.arange(num_slots + 1, dtype=jnp.int32) * size + num_slots - 1) // num_slots
     # A slot begins with the first sequence that begins in its part, or where the next slot does.
     rows = jnp.arange(size, dtype=jnp.int32)
     next_begin = jax.lax.cummin(jnp.where(begins, rows, size), reverse=True)
@@ -178,8 +178,8 @@ def _layer(
 
 def _forward(gates: Any, weight: Any, hidden: Any, cell: Any, begins: Any, first: Any, length: Any) -> jax.Array:
     """Return the hidden state, the cell state and the four gates after each row, (rows, 6 * size)."""
-    rows_of_all, lanes, size = hidden.shape[0], first.shape[0] - 1, hidden.shape[1]
-    zeros = jnp.zeros((lanes, size), gates.dtype)
+    rows_of_all, num_slots, size = hidden.shape[0], first.shape[0] - 1, hidden.shape[1]
+    zeros = jnp.zeros((num_slots, size), gates.dtype)
     transposed: jax.Array = jax.lax.optimization_barrier(weight.T)  # type: ignore[no-untyped-call]
 
     def advance(time: jax.Array, carry: Any) -> Any:
@@ -212,8 +212,8 @@ def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
 
 def _write(kept: jax.Array, rows: jax.Array, values: jax.Array) -> jax.Array:
     """Write rows one by one, because a scatter is a slow loop on a CPU. The last row of `kept` is a dummy."""
-    for lane in range(len(values)):
-        kept = jax.lax.dynamic_update_slice(kept, values[lane : lane + 1], (rows[lane], jnp.zeros_like(rows[lane])))
+    for slot in range(len(values)):
+        kept = jax.lax.dynamic_update_slice(kept, values[slot : slot + 1], (rows[slot], jnp.zeros_like(rows[slot])))
     return kept
 
 

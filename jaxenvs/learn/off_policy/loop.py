@@ -18,8 +18,8 @@ from jaxenvs.learn.loop import Limits, Loop, run
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, is_ready, num_at_once
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, on_vectors
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
+from jaxenvs.learn.off_policy.store.regrouping import regroup
 from jaxenvs.learn.off_policy.store.replay import Replay
-from jaxenvs.learn.off_policy.store.replay_lanes import regroup
 from jaxenvs.learn.progress_bar import Bar
 from jaxenvs.learn.training_state import CollectorState, RecentEpisodes, TrainingState, normalized_step, place, start
 from jaxenvs.vector import VectorTimeStep
@@ -41,9 +41,9 @@ class OffPolicyTrainingState(TrainingState):
     replay: Replay
     action_noise: Any
 
-    def layout(self, lanes: Any, same: Any) -> Self:
+    def layout(self, sharded: Any, same: Any) -> Self:
         """Return a prefix of this pytree, in which the store and the action noise are divided too."""
-        return dataclasses.replace(super().layout(lanes, same), replay=lanes, action_noise=lanes)
+        return dataclasses.replace(super().layout(sharded, same), replay=sharded, action_noise=sharded)
 
     def divided(self, num_devices: int) -> Self:
         """Return the state with the store divided into one for each device."""
@@ -95,8 +95,8 @@ def _new_store(settings: OffPolicySettings, observation: Observation, action: ja
 
     if mesh is None:
         return create(observation, action)
-    lanes = slice(len(action) // mesh.size)
-    like = jax.eval_shape(lambda *both: jax.tree.map(lambda leaf: leaf[lanes], both), observation, action)
+    of_one_device = slice(len(action) // mesh.size)
+    like = jax.eval_shape(lambda *both: jax.tree.map(lambda leaf: leaf[of_one_device], both), observation, action)
     make: Any = on_each(lambda: create(*like).of_all_devices(), mesh, (), layouts(mesh)[0])
     store: Replay = jax.jit(make)()
     return store

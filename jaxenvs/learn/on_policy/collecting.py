@@ -16,7 +16,7 @@ from jaxenvs.learn.interfaces import Arrays, Observation, OnPolicyNetwork
 from jaxenvs.learn.networks.actor_critic import Masked
 from jaxenvs.learn.networks.lstm import Recalled
 from jaxenvs.learn.training_state import CollectorState
-from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_lanes
+from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_where
 from jaxenvs.wrappers.action_masker import action_masks
 
 # Takes one step of all environments: from their state and a batch of actions to the state, the TimeStep as the policy
@@ -49,9 +49,9 @@ class Rollout:
     advantage: jax.Array
     returns: jax.Array
 
-    def layout(self, lanes: PartitionSpec, same: PartitionSpec) -> PartitionSpec:
+    def layout(self, sharded: PartitionSpec, same: PartitionSpec) -> PartitionSpec:
         """Return the spec of all leaves: the environments are the second axis."""
-        return PartitionSpec(None, *lanes)  # type: ignore[no-untyped-call]
+        return PartitionSpec(None, *sharded)  # type: ignore[no-untyped-call]
 
     def of_one_device(self, mesh: Mesh) -> Rollout:
         """Return the device's part unchanged."""
@@ -144,7 +144,7 @@ def _values_behind(
     network: OnPolicyNetwork, params: Any, truncated: jax.Array, final_observation: Observation, like: jax.Array
 ) -> jax.Array:
     """Return the values of last observations where an episode was truncated, else 0. As rare as a restart."""
-    value: jax.Array = replace_lanes(
+    value: jax.Array = replace_where(
         lambda params, last: network.apply(params, last)[1],
         truncated,
         jnp.zeros_like(like),

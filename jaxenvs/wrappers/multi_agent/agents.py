@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.arguments import integer, positive_int, shown
+from jaxenvs.arguments import batch_of_actions, integer, positive_int, shown
 from jaxenvs.checks import action_struct
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, require_environment, struct
-from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep, batch_of_actions, replace_lanes
+from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep, replace_where
 
 
 @struct
@@ -94,8 +94,8 @@ class Agents(VectorEnv):
         """Take one step in every environment with the actions of all agents, as VectorEnv does."""
         self._require_state(state)
         action = batch_of_actions(action_struct(self.env, self.env_axis), action, self.num_envs)
-        was_out = state.lanes.is_out
-        inner = jax.tree.map(lambda leaf: leaf[:: self.num_agents], state.lanes.inner)
+        was_out = state.env_states.is_out
+        inner = jax.tree.map(lambda leaf: leaf[:: self.num_agents], state.env_states.inner)
         stepped = jax.vmap(self._inner.step)(inner, self._apart(action))
         inner, timestep = self._by_agent(*stepped)
         timestep = timestep.replace(
@@ -115,10 +115,10 @@ class Agents(VectorEnv):
             mask = mask | is_out[:, None]  # of an agent that waits, so that a distribution exists
         episode = state.episode + jnp.repeat(is_over, self.num_agents)
         now = AgentState(inner, is_out, mask), waiting, timestep.info
-        lanes, observation, info = self._restarted(is_over, now, state.lane_key, episode)
+        env_states, observation, info = self._restarted(is_over, now, state.env_keys, episode)
         has_ended = timestep.done
         next_state = state.replace(
-            lanes=lanes,
+            env_states=env_states,
             episode=episode,
             episode_return=jnp.where(has_ended, 0, returns),
             episode_length=jnp.where(has_ended, 0, lengths),
@@ -146,23 +146,23 @@ class Agents(VectorEnv):
         inner: Environment[Any] = self.env.env  # type: ignore[attr-defined]
         return inner
 
-    def _start(self, env: Environment[Any], lane_key: jax.Array, episode: jax.Array) -> tuple[Any, TimeStep]:
+    def _start(self, env: Environment[Any], env_keys: jax.Array, episode: jax.Array) -> tuple[Any, TimeStep]:
         """Start the given episodes, with the keys of the first agents."""
-        key = jax.vmap(jax.random.fold_in)(lane_key[:: self.num_agents], episode[:: self.num_agents])
+        key = jax.vmap(jax.random.fold_in)(env_keys[:: self.num_agents], episode[:: self.num_agents])
         inner, timestep = self._by_agent(*jax.vmap(self._inner.reset)(key))
         none_is_out = jnp.zeros(timestep.reward.shape, bool)
         return AgentState(inner, none_is_out, timestep.info.get("action_mask")), timestep
 
-    def _restarted(self, is_over: jax.Array, now: Any, lane_key: jax.Array, episode: jax.Array) -> Any:
-        """Return states, observations and infos of the agents, those of environments that are over started again."""
+    def _restarted(self, is_over: jax.Array, now: Any, env_keys: jax.Array, episode: jax.Array) -> Any:
+        """Return states, observations and infos of the agents, after restarting the environments that are over."""
 
-        def start(_: Any, of_environments: Any) -> Any:
-            keys, episodes = (leaf.reshape(-1) for leaf in of_environments)
-            lanes, timestep = self._start(self.env, keys, episodes)
-            return self._apart((lanes, timestep.observation, timestep.info))
+        def start(_: Any, per_env: Any) -> Any:
+            keys, episodes = (leaf.reshape(-1) for leaf in per_env)
+            env_states, timestep = self._start(self.env, keys, episodes)
+            return self._apart((env_states, timestep.observation, timestep.info))
 
-        given = self._apart(now), self.env, self._apart((lane_key, episode))
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), replace_lanes(start, is_over, *given))
+        given = self._apart(now), self.env, self._apart((env_keys, episode))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), replace_where(start, is_over, *given))
 
     def _apart(self, tree: Any) -> Any:
         """Split the axis of agents: (num_envs, ...) to (environments, num_agents, ...)."""

@@ -161,7 +161,7 @@ class SelfPlay(Wrapper[SelfPlayState]):
     """Wrapper that makes a game of two or more players an environment of one: opponents move inside `step`.
 
     `reset` draws the learner's seat, and a member of `opponent` for each other seat. `step` makes the learner's move
-    and then those of the opponents, until it is the learner's turn again or the game is over. The reward is the sum of
+    and then the opponents' moves, until it is the learner's turn again or the game is over. The reward is the sum of
     the learner's rewards in all of these moves. `action_masks` returns the learner's legal actions.
 
     A game is an environment with a Discrete action space, an attribute `num_players`, and observations as the player to

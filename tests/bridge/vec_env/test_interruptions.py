@@ -163,7 +163,9 @@ def test_a_copy_shares_no_memory_with_its_original():
     twin = copy.deepcopy(venv)
     twin.step(np.ones(3, int))[3][0]["mine"] = 1
     assert venv.step(np.zeros(3, int))[3][0] == {"TimeLimit.truncated": False}
-    assert not np.array_equal(twin.get_state()["state.lanes.inner.x_dot"], venv.get_state()["state.lanes.inner.x_dot"])
+    assert not np.array_equal(
+        twin.get_state()["state.env_states.inner.x_dot"], venv.get_state()["state.env_states.inner.x_dot"]
+    )
 
 
 # --- Forks ----------------------------------------------------------------------------------------------------------

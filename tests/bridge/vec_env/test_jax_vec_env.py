@@ -251,7 +251,9 @@ def test_the_state_of_another_environment_is_refused_and_nothing_changes():
         venv.set_state(other.get_state())
     more = make_vec_env("CartPole-v1", 3, seed=0)
     more.reset()
-    with pytest.raises(ValueError, match=r"state\['state.lanes.* must be float32 with shape \(2,\), got float32\[3\]"):
+    with pytest.raises(
+        ValueError, match=r"state\['state.env_states.* must be float32 with shape \(2,\), got float32\[3\]"
+    ):
         venv.set_state(more.get_state())
     chex.assert_trees_all_equal(venv.get_state(), before)
 

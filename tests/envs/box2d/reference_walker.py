@@ -25,7 +25,7 @@ from jaxenvs.physics2d import WorldState
 from tests.envs.box2d import reference_memory as memory
 from tests.envs.box2d.reference_memory import stacked
 
-LANES = 256  # of all programs here
+NUM_ENVS = 256  # of all compiled functions here
 
 
 def new_reference(hardcore: bool = False) -> Any:
@@ -119,7 +119,7 @@ TOLERANCES = {  # four times what was seen of LunarLander's, per kind of step
 
 
 def compare(chosen: list[Step], hardcore: bool = False) -> np.ndarray:
-    """Hold LANES steps against the reference: what is discrete is the same. Returns of which all numbers are near."""
+    """Compare NUM_ENVS steps with the reference: discrete values are equal. Return which steps have near numbers."""
     states, actions, worlds, returned = zip(*chosen, strict=True)
     state, timestep = step_all(hardcore)(stacked(list(states)), jnp.asarray(np.stack(actions)))
     world, expected = jax.tree.map(np.asarray, state.world), jax.tree.map(np.asarray, stacked(list(worlds)))
@@ -142,7 +142,7 @@ def compare(chosen: list[Step], hardcore: bool = False) -> np.ndarray:
         (timestep.observation, np.stack([o for o, _, _ in returned]), 1e-3),
         (timestep.reward, np.stack([r for _, r, _ in returned]), 1e-3),
     ]
-    return np.all([np.abs(a - b).reshape(LANES, -1).max(1) <= most for a, b, most in close], axis=0)
+    return np.all([np.abs(a - b).reshape(NUM_ENVS, -1).max(1) <= most for a, b, most in close], axis=0)
 
 
 def assert_same_step(chosen: list[Step], hardcore: bool = False) -> None:
@@ -196,10 +196,10 @@ def episode(kind: str, seed: int, limit: int, hardcore: bool = False) -> Episode
 
 
 def replay(episodes: list[Episode], limit: int, hardcore: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths and returns of ours with the actions of LANES episodes of the reference, never set right again."""
-    state, _ = step_all(hardcore)(stacked([state for state, *_ in episodes]), jnp.zeros((LANES, 4)))
-    lengths, totals = np.full(LANES, limit), np.zeros(LANES)
-    running = np.ones(LANES, bool)
+    """Lengths and returns of ours with the actions of NUM_ENVS episodes of the reference, never set right again."""
+    state, _ = step_all(hardcore)(stacked([state for state, *_ in episodes]), jnp.zeros((NUM_ENVS, 4)))
+    lengths, totals = np.full(NUM_ENVS, limit), np.zeros(NUM_ENVS)
+    running = np.ones(NUM_ENVS, bool)
     for t in range(limit):
         action = np.stack([actions[min(t, len(actions) - 1)] for _, actions, *_ in episodes])
         state, timestep = step_all(hardcore)(state, jnp.asarray(action))

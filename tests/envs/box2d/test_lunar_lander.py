@@ -39,7 +39,7 @@ def test_keeps_the_contract_in_float64(x64: None) -> None:
 
 
 @pytest.mark.thorough
-def test_one_lane_that_starts_and_steps_is_a_program() -> None:
+def test_one_environment_that_starts_and_steps_is_a_compiled_function() -> None:
     # XLA aborts where a loop in a kernel has a single turn.
     venv = jaxenvs.make_vec("LunarLander-v3", 1)
 

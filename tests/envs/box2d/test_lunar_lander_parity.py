@@ -17,7 +17,7 @@ from jaxenvs.envs.box2d.lunar_lander import LunarLander
 from tests.envs.box2d.reference_lander import KINDS, Episode, ours, play, state_of
 from tests.envs.box2d.reference_memory import stacked
 
-LANES = 128  # in all tests, so that they share a program
+NUM_ENVS = 128  # in all tests, so that they share a compiled function
 
 
 @jax.jit
@@ -42,7 +42,7 @@ def good_steps(kind: str, episodes: list[Episode]) -> np.ndarray:
     env, good = ours(kind), []
     places = [(episode, number) for episode in episodes for number in range(len(episode.actions))]
     for chunk in batches(places):
-        full = [chunk[i % len(chunk)] for i in range(LANES)]
+        full = [chunk[i % len(chunk)] for i in range(NUM_ENVS)]
         state = stacked([state_of(*place) for place in full])
         action = jnp.asarray(np.stack([episode.actions[i] for episode, i in full]))
         noise = jnp.asarray(np.stack([episode.noise[i] for episode, i in full]), jnp.float32)
@@ -60,7 +60,7 @@ def good_steps(kind: str, episodes: list[Episode]) -> np.ndarray:
 
 
 def are_equal(found: Any, expected: Any, touches: np.ndarray) -> np.ndarray:
-    """Lane by lane: the same pairs, points, limits and flags, and numbers that are near."""
+    """Compare one environment after the other: the same pairs, points, limits and flags, and numbers that are near."""
     points = np.arange(2) < expected.pairs.count[..., None]
     equal = [
         (found.pairs.key == expected.pairs.key).all(1),
@@ -88,7 +88,7 @@ def ends(episode: Episode, step: int) -> bool:
 
 def batches(things: Any) -> list[list[Any]]:
     things = list(things)
-    return [things[i : i + LANES] for i in range(0, len(things), LANES)]
+    return [things[i : i + NUM_ENVS] for i in range(0, len(things), NUM_ENVS)]
 
 
 @pytest.mark.parametrize("kind", ["mixed"])
@@ -116,13 +116,13 @@ def test_a_step_from_each_state_of_many_episodes(kind: str) -> None:
 def run(kind: str, episodes: list[Episode]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Our episodes with the reference's draws and actions: their lengths, returns and first observations."""
     env = ours(kind)
-    full = [episodes[i % len(episodes)] for i in range(LANES)]
+    full = [episodes[i % len(episodes)] for i in range(NUM_ENVS)]
     wind = jnp.asarray(np.stack([episode.wind for episode in full]), jnp.int32)
     heights, force = (jnp.asarray(np.stack(each), jnp.float32) for each in zip(*((e.heights, e.force) for e in full)))
     state, timestep = start(env, heights, force, wind)
     first = np.asarray(timestep.observation)
     longest = max(len(episode.actions) for episode in full)
-    returns, lengths, going = np.zeros(LANES), np.zeros(LANES, int), np.ones(LANES, bool)
+    returns, lengths, going = np.zeros(NUM_ENVS), np.zeros(NUM_ENVS, int), np.ones(NUM_ENVS, bool)
     actions = [_padded(episode.actions, longest) for episode in full]
     noise = [_padded(episode.noise, longest) for episode in full]
     for number in range(longest):
@@ -136,7 +136,7 @@ def run(kind: str, episodes: list[Episode]) -> tuple[np.ndarray, np.ndarray, np.
     lengths[going] = -1
     over, last = step(env, state, action, drawn)
     pairs = zip(jax.tree.leaves(over.world), jax.tree.leaves(state.world), strict=True)
-    is_still = [np.asarray(new == old).reshape(LANES, -1).all(1) for new, old in pairs]
+    is_still = [np.asarray(new == old).reshape(NUM_ENVS, -1).all(1) for new, old in pairs]
     assert np.all(is_still, axis=0)[~going].all()  # past the end nothing moves, and nothing is earned
     assert (np.asarray(last.reward)[~going] == 0).all()
     assert np.asarray(last.terminated)[~going].all()
@@ -181,7 +181,7 @@ def test_whole_episodes_with_the_draws_of_the_reference() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_whole_episodes_with_the_draws_of_the_reference(kind: str) -> None:
-    equal, alike = shares_of_equal_episodes(kind, range(1000, 1000 + LANES))
+    equal, alike = shares_of_equal_episodes(kind, range(1000, 1000 + NUM_ENVS))
     least_equal, least_alike = LEAST_EQUAL[kind]
     assert equal >= least_equal
     assert alike >= least_alike
@@ -197,7 +197,7 @@ def test_returns_are_distributed_as_those_of_the_reference() -> None:
         lambda key: jaxenvs.rollout(venv, lambda key, _: jax.random.randint(key, (512,), 0, 4), key, 600)
     )(jax.random.key(7))
     steps = trajectory.timestep
-    # The first episodes of the lanes: of all that end in some time, short ones would be too many.
+    # The first episodes of the environments: of all that end in some time, short ones would be too many.
     first, episode = np.asarray(steps.done), np.cumsum(np.asarray(steps.done), axis=0)
     of_first = first & (episode <= 4)
     assert (episode[-1] >= 4).mean() > 0.99

@@ -16,7 +16,7 @@ from jaxenvs.envs.box2d import obstacles, terrain
 from jaxenvs.envs.box2d.bipedal_walker import HARDCORE, BipedalWalker
 from tests.envs.box2d.reference_memory import stacked
 from tests.envs.box2d.reference_walker import (
-    LANES,
+    NUM_ENVS,
     Policy,
     Step,
     assert_same_step,
@@ -168,10 +168,10 @@ def touches_a_box(step: Step) -> bool:
 def test_a_step_from_states_of_the_reference() -> None:
     found = steps_among_obstacles(2, 30)
     touching = [step for step in found if touches_a_box(step)]
-    assert len(touching) > LANES
+    assert len(touching) > NUM_ENVS
     random = np.random.default_rng(0)
-    chosen = [touching[i] for i in random.choice(len(touching), LANES * 3 // 4, replace=False)]
-    chosen += [found[i] for i in random.choice(len(found), LANES // 4, replace=False)]
+    chosen = [touching[i] for i in random.choice(len(touching), NUM_ENVS * 3 // 4, replace=False)]
+    chosen += [found[i] for i in random.choice(len(found), NUM_ENVS // 4, replace=False)]
     assert_same_step(chosen, hardcore=True)
 
 
@@ -180,7 +180,7 @@ def test_a_step_from_thousands_of_states() -> None:
     found = steps_among_obstacles(6, 40) + steps(4, hardcore=True)
     assert len(found) > 10_000
     assert sum(map(touches_a_box, found)) > 3000
-    near = [compare(found[i : i + LANES], hardcore=True) for i in range(0, len(found) - LANES + 1, LANES)]
+    near = [compare(found[i : i + NUM_ENVS], hardcore=True) for i in range(0, len(found) - NUM_ENVS + 1, NUM_ENVS)]
     # Of 13,900 twelve were not: who is torn out of a box is now and then moved by a round of positions more, or less.
     assert np.mean(near) > 0.998
 
@@ -188,7 +188,7 @@ def test_a_step_from_thousands_of_states() -> None:
 @pytest.mark.thorough
 def test_whole_episodes_with_the_draws_of_the_reference() -> None:
     """As BipedalWalker's: test_walker_parity.py."""
-    episodes = [episode("random", seed, 500, hardcore=True) for seed in range(LANES)]
+    episodes = [episode("random", seed, 500, hardcore=True) for seed in range(NUM_ENVS)]
     lengths, totals = replay(episodes, 500, hardcore=True)
     same_end = lengths == [len(actions) for _, actions, *_ in episodes]
     same_return = np.abs(totals - [total for *_, total, _ in episodes]) < 1e-2

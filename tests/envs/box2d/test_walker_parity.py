@@ -13,7 +13,7 @@ from jaxenvs.envs.box2d import terrain
 from jaxenvs.envs.box2d.bipedal_walker import _stand
 from tests.envs.box2d.reference_memory import stacked
 from tests.envs.box2d.reference_walker import (
-    LANES,
+    NUM_ENVS,
     Policy,
     assert_same_step,
     episode,
@@ -29,7 +29,7 @@ from tests.envs.box2d.reference_walker import (
 def test_a_step_from_states_of_the_reference() -> None:
     found = steps(2)
     last = [step for step in found if step[3][2]]  # falls among them
-    chosen = np.random.default_rng(0).choice(len(found), LANES - len(last), replace=False)
+    chosen = np.random.default_rng(0).choice(len(found), NUM_ENVS - len(last), replace=False)
     assert last
     assert_same_step(last + [found[i] for i in chosen])
 
@@ -38,15 +38,15 @@ def test_a_step_from_states_of_the_reference() -> None:
 def test_a_step_from_thousands_of_states() -> None:
     found = steps(14)
     assert len(found) > 4000
-    for start in range(0, len(found) - LANES + 1, LANES):
-        assert_same_step(found[start : start + LANES])
+    for start in range(0, len(found) - NUM_ENVS + 1, NUM_ENVS):
+        assert_same_step(found[start : start + NUM_ENVS])
 
 
 @pytest.mark.thorough
 def test_starts_as_the_reference() -> None:
     _, observations, states = zip(*map(start_both, range(4)), strict=True)
-    states = stacked([jax.tree.map(np.asarray, states[i % 4]) for i in range(LANES)])
-    _, timestep = step_all()(states, jnp.zeros((LANES, 4)))
+    states = stacked([jax.tree.map(np.asarray, states[i % 4]) for i in range(NUM_ENVS)])
+    _, timestep = step_all()(states, jnp.zeros((NUM_ENVS, 4)))
     np.testing.assert_allclose(timestep.observation[:4], observations, rtol=0, atol=1e-4)
     assert not timestep.terminated.any()
 
@@ -60,7 +60,7 @@ def test_whole_episodes_with_the_draws_of_the_reference() -> None:
     With velocities changed by a millionth at each step, 92 % of 64 ended in the same step, 58 % with the same return;
     here 96 % and 64 % of 256.
     """
-    episodes = [episode("random", seed, 1600) for seed in range(LANES)]
+    episodes = [episode("random", seed, 1600) for seed in range(NUM_ENVS)]
     lengths, totals = replay(episodes, 1600)
     same_end = lengths == [len(actions) for _, actions, *_ in episodes]
     same_return = np.abs(totals - [total for *_, total, _ in episodes]) < 1e-2
@@ -73,22 +73,22 @@ def test_whole_episodes_with_the_draws_of_the_reference() -> None:
 def test_returns_of_a_heuristic_are_distributed_as_the_references() -> None:
     """In the loop: it walks, stumbles and falls as often there as here."""
     theirs = []
-    for seed in range(LANES // 2):
+    for seed in range(NUM_ENVS // 2):
         env, policy, total, terminated, t = new_reference(), Policy("heuristic", seed), 0.0, False, 0
         observation, _ = env.reset(seed=seed)
         while not terminated and t < 1600:
             observation, reward, terminated, _, _ = env.step(policy(observation))
             total, t = total + float(reward), t + 1
         theirs.append(total)
-    keys = jax.random.split(jax.random.key(1), LANES)
-    pushes = jax.random.uniform(jax.random.key(2), (LANES,), minval=-5.0, maxval=5.0)
+    keys = jax.random.split(jax.random.key(1), NUM_ENVS)
+    pushes = jax.random.uniform(jax.random.key(2), (NUM_ENVS,), minval=-5.0, maxval=5.0)
     heights = jax.jit(jax.vmap(random_heights))(keys)
     state, timestep = step_all()(
-        jax.jit(jax.vmap(_stand))(heights, jnp.zeros((LANES, 0, 4)), pushes, jnp.zeros(LANES, jnp.uint32)),
-        jnp.zeros((LANES, 4)),
+        jax.jit(jax.vmap(_stand))(heights, jnp.zeros((NUM_ENVS, 0, 4)), pushes, jnp.zeros(NUM_ENVS, jnp.uint32)),
+        jnp.zeros((NUM_ENVS, 4)),
     )
-    policies = [Policy("heuristic", lane) for lane in range(LANES)]
-    running, ours = np.ones(LANES, bool), np.zeros(LANES)
+    policies = [Policy("heuristic", i) for i in range(NUM_ENVS)]
+    running, ours = np.ones(NUM_ENVS, bool), np.zeros(NUM_ENVS)
     for _ in range(1600):
         observed = np.asarray(timestep.observation)
         action = np.stack([policy(seen) for policy, seen in zip(policies, observed, strict=True)])

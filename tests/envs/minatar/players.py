@@ -127,7 +127,7 @@ def seaquest_greedy(game: Any, action: int) -> int:
     return DOWN if game.sub_y < 2 else NONE
 
 
-# Of each game, for the lanes one after the other.
+# The players of each game; environments take them in turn.
 SKILLED: dict[str, tuple[Callable[[Any, int], int], ...]] = {
     "Asterix": (asterix,),
     "Breakout": (breakout,),
@@ -136,5 +136,5 @@ SKILLED: dict[str, tuple[Callable[[Any, int], int], ...]] = {
     "SpaceInvaders": (space_invaders, space_invaders_landing),
 }
 
-# Of the steps of some lanes, one after the other: how many take an action at random in place of the skilled one.
+# The share of steps with a random action instead of the skilled one; environments take the shares in turn.
 SHARES_AT_RANDOM = (0.0, 0.02, 0.1, 0.4, 1.0)

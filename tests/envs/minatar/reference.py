@@ -144,7 +144,7 @@ def any_draws(game: str, generator: np.random.Generator, size: tuple[int, ...]) 
 
 @dataclasses.dataclass
 class Record:
-    """What happened in some lanes, (time, lane, ...). A row is either a reset or a step.
+    """What happened in some environments, (time, environment, ...). A row is either a reset or a step.
 
     Attributes:
       reset: whether the row is a reset; its action, reward and end mean nothing then.
@@ -159,7 +159,7 @@ class Record:
     terminated: np.ndarray
 
 
-class Lanes:
+class References:
     """The reference's games, some beside each other, each played one episode after the other.
 
     Attributes:
@@ -170,7 +170,7 @@ class Lanes:
         self,
         game: str,
         ramping: bool,
-        num_lanes: int,
+        num_envs: int,
         seed: int,
         shares_at_random: tuple[float, ...] = SHARES_AT_RANDOM,
         players: tuple[Callable[[Any, int], int], ...] | None = None,
@@ -178,61 +178,61 @@ class Lanes:
     ) -> None:
         self.game = game
         players = SKILLED[game] if players is None else players
-        self.players = [players[lane % len(players)] for lane in range(num_lanes)]
-        self.shares_at_random = [shares_at_random[lane % len(shares_at_random)] for lane in range(num_lanes)]
+        self.players = [players[i % len(players)] for i in range(num_envs)]
+        self.shares_at_random = [shares_at_random[i % len(shares_at_random)] for i in range(num_envs)]
         self.generator = np.random.default_rng(seed)
-        self.lanes = [load().Environment(NAMES[game], STICKY_ACTION_PROB, ramping) for _ in range(num_lanes)]
-        for lane, environment in enumerate(self.lanes):
-            environment.random = environment.env.random = recorder(seed * 1000 + lane)
-        self.ended = [True] * num_lanes
-        self.steps_left = [0] * num_lanes  # after the end
+        self.environments = [load().Environment(NAMES[game], STICKY_ACTION_PROB, ramping) for _ in range(num_envs)]
+        for i, environment in enumerate(self.environments):
+            environment.random = environment.env.random = recorder(seed * 1000 + i)
+        self.ended = [True] * num_envs
+        self.steps_left = [0] * num_envs  # after the end
         self.seen: collections.Counter[str] = collections.Counter()
 
     def play(self, num_rows: int) -> Record:
         """Plays on, from where the call before left."""
-        size = num_rows, len(self.lanes)
+        size = num_rows, len(self.environments)
         record = Record(
             reset=np.zeros(size, bool),
             actions=self.generator.integers(0, 6, size, dtype=np.int32),
             draws=any_draws(self.game, self.generator, size),
-            observations=np.zeros((*size, *self.lanes[0].state_shape()), bool),
+            observations=np.zeros((*size, *self.environments[0].state_shape()), bool),
             rewards=np.zeros(size, np.float32),
             terminated=np.zeros(size, bool),
         )
-        for lane in range(len(self.lanes)):
+        for i in range(len(self.environments)):
             for row in range(num_rows):
-                self._play_row(record, row, lane)
+                self._play_row(record, row, i)
         record.draws["sticky"] = _float32(record.draws["sticky"])
         return record
 
-    def _play_row(self, record: Record, row: int, lane: int) -> None:
-        environment = self.lanes[lane]
+    def _play_row(self, record: Record, row: int, i: int) -> None:
+        environment = self.environments[i]
         game = environment.env
-        if self.ended[lane] and self.steps_left[lane] == 0:
+        if self.ended[i] and self.steps_left[i] == 0:
             environment.reset()
             environment.last_action = 0  # the reference would repeat an action of the episode before
-            self.ended[lane], self.steps_left[lane] = False, STEPS_AFTER_END
-            record.reset[row, lane] = True
+            self.ended[i], self.steps_left[i] = False, STEPS_AFTER_END
+            record.reset[row, i] = True
             given = environment.random.take()
         else:
-            self.steps_left[lane] -= self.ended[lane]
-            action = int(record.actions[row, lane])
-            if self.generator.random() >= self.shares_at_random[lane]:
-                record.actions[row, lane] = action = self.players[lane](game, action)
+            self.steps_left[i] -= self.ended[i]
+            action = int(record.actions[row, i])
+            if self.generator.random() >= self.shares_at_random[i]:
+                record.actions[row, i] = action = self.players[i](game, action)
             before = _NOTES_BEFORE[self.game](game)
             reward, terminated = environment.act(action)
-            record.rewards[row, lane], record.terminated[row, lane] = reward, terminated
+            record.rewards[row, i], record.terminated[row, i] = reward, terminated
             sticky, *given = environment.random.take()
-            record.draws["sticky"][row, lane] = sticky
+            record.draws["sticky"][row, i] = sticky
             self.seen["steps"] += 1
-            self.seen["episodes"] += terminated and not self.ended[lane]
-            self.ended[lane] = terminated
+            self.seen["episodes"] += terminated and not self.ended[i]
+            self.ended[i] = terminated
             if game.difficulty_ramp() is not None:
                 self._at_least("ramp", game.difficulty_ramp())
             _NOTES[self.game](self, game, reward, before)
         for name, value in _TRANSLATE[self.game](given).items():
-            record.draws[name][row, lane] = value
-        record.observations[row, lane] = environment.state()
+            record.draws[name][row, i] = value
+        record.observations[row, i] = environment.state()
 
     def _at_least(self, what: str, number: int) -> None:
         self.seen[what] = max(self.seen[what], number)
@@ -268,12 +268,12 @@ class Lanes:
         self.seen["landings"] += landed and game.alien_map[0].any() and game.alien_map[7:].any()
 
 
-_NOTES: dict[str, Callable[[Lanes, Any, int, Any], None]] = {
-    "Asterix": Lanes._note_asterix,
-    "Breakout": Lanes._note_breakout,
-    "Freeway": Lanes._note_freeway,
-    "Seaquest": Lanes._note_seaquest,
-    "SpaceInvaders": Lanes._note_space_invaders,
+_NOTES: dict[str, Callable[[References, Any, int, Any], None]] = {
+    "Asterix": References._note_asterix,
+    "Breakout": References._note_breakout,
+    "Freeway": References._note_freeway,
+    "Seaquest": References._note_seaquest,
+    "SpaceInvaders": References._note_space_invaders,
 }
 _NOTES_BEFORE: dict[str, Callable[[Any], Any]] = {  # what they compare with
     "Asterix": lambda game: None,

@@ -15,11 +15,11 @@ import pytest
 
 import jaxenvs
 from tests.envs.minatar.players import seaquest_greedy
-from tests.envs.minatar.reference import NAMES, Lanes, Record, Recorder, Script, any_draws, load
+from tests.envs.minatar.reference import NAMES, Record, Recorder, References, Script, any_draws, load
 from tests.tiers import tiered
 
-LANES = 20
-ROWS = 500  # of one run of the program: the quick tests make one, the slow ones as many as it takes
+NUM_ENVS = 20
+ROWS = 500  # of one run of the compiled function: the quick tests make one, the slow ones as many as it takes
 CASES = [(game, True) for game in NAMES] + [(game, False) for game in ("Asterix", "Seaquest", "SpaceInvaders")]
 
 
@@ -30,7 +30,7 @@ def environment(game: str, ramping: bool) -> Any:
 
 @functools.cache
 def replay(game: str, ramping: bool) -> Callable[..., Any]:
-    """A program that takes states through a record: states, and observations, rewards and ends (ROWS, LANES, ...)."""
+    """Return a function that replays a record: the states, and observations, rewards and ends (ROWS, NUM_ENVS, ...)."""
     env = environment(game, ramping)
     key = jax.random.key(0)
 
@@ -53,15 +53,15 @@ def as_draws(env: Any, draws: dict[str, np.ndarray]) -> Any:
 
 def compare(game: str, ramping: bool, steps: int, episodes: int, **settings: Any) -> collections.Counter[str]:
     """Plays until there have been so many of each; says what has been seen."""
-    lanes = Lanes(game, ramping, num_lanes=LANES, seed=int(ramping), **settings)
+    references = References(game, ramping, num_envs=NUM_ENVS, seed=int(ramping), **settings)
     env = environment(game, ramping)
-    first = as_draws(env, any_draws(game, np.random.default_rng(0), (LANES,)))
+    first = as_draws(env, any_draws(game, np.random.default_rng(0), (NUM_ENVS,)))
     states = jax.vmap(env.reset_with, in_axes=(None, 0))(jax.random.key(0), first)
-    while lanes.seen["steps"] < steps or lanes.seen["episodes"] < episodes:
-        record = lanes.play(ROWS)
+    while references.seen["steps"] < steps or references.seen["episodes"] < episodes:
+        record = references.play(ROWS)
         states, ours = replay(game, ramping)(states, (record.reset, record.actions, as_draws(env, record.draws)))
         assert_equal(record, *map(np.asarray, ours))
-    return lanes.seen
+    return references.seen
 
 
 def assert_equal(record: Record, observations: Any, rewards: Any, terminated: Any, truncated: Any) -> None:
@@ -69,18 +69,18 @@ def assert_equal(record: Record, observations: Any, rewards: Any, terminated: An
     differs = (observations != record.observations).any((2, 3, 4))
     differs |= step & ((rewards != record.rewards) | (terminated != record.terminated) | truncated)
     if differs.any():
-        row, lane = np.argwhere(differs)[0]
-        what = "a reset" if record.reset[row, lane] else f"action {record.actions[row, lane]}"
-        cells = np.argwhere(observations[row, lane] != record.observations[row, lane])
+        row, i = np.argwhere(differs)[0]
+        what = "a reset" if record.reset[row, i] else f"action {record.actions[row, i]}"
+        cells = np.argwhere(observations[row, i] != record.observations[row, i])
         raise AssertionError(
-            f"row {row} of lane {lane}, {what}: "
-            f"reward {rewards[row, lane]}, the reference's {record.rewards[row, lane]}; "
-            f"terminated {terminated[row, lane]}, {record.terminated[row, lane]}; "
+            f"row {row} of environment {i}, {what}: "
+            f"reward {rewards[row, i]}, the reference's {record.rewards[row, i]}; "
+            f"terminated {terminated[row, i]}, {record.terminated[row, i]}; "
             f"(row, column, channel) of the cells that differ: {cells.tolist()}"
         )
 
 
-# What has to be seen in one run of the program, of the games in which much hardly ever happens.
+# What has to be seen in one run of the compiled function, of the games in which much hardly ever happens.
 SEEN_IN_ONE_RUN: dict[tuple[str, bool], dict[str, int]] = {
     ("Breakout", True): {"bricks filled up": 2, "bricks filled up at the end": 1, "passes a brick": 50},
     ("Seaquest", True): {
@@ -143,9 +143,9 @@ def test_a_submarine_of_seaquest_that_is_shot_as_it_shoots_leaves_a_bullet() -> 
         script = iter(actions)
         return lambda game, action: next(script, 0)
 
-    players = tuple(player() for _ in range(LANES))
+    players = tuple(player() for _ in range(NUM_ENVS))
     settings = {"players": players, "shares_at_random": (0.0,), "recorder": lambda seed: Script(numbers)}
-    assert compare("Seaquest", True, steps=1, episodes=0, **settings)["submarines shot as they shoot"] == LANES
+    assert compare("Seaquest", True, steps=1, episodes=0, **settings)["submarines shot as they shoot"] == NUM_ENVS
 
 
 # What has to be seen at least once, and how much of it, in a comparison worth its name.

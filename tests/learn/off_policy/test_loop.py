@@ -90,8 +90,8 @@ def test_a_training_that_stops_and_goes_on_gives_the_same_bits(name):
 def test_the_length_of_a_chunk_of_noise_changes_nothing(monkeypatch):
     start, whole, _ = trained("DQN")
     monkeypatch.setattr("jaxenvs.learn.off_policy.iteration.NOISE_BYTES", 1000)
-    program = jax.jit(lambda state: advance(TRAININGS["DQN"], state, 10), compiler_options=compiler_options())
-    assert_equal(whole, program(start)[0])
+    advancing = jax.jit(lambda state: advance(TRAININGS["DQN"], state, 10), compiler_options=compiler_options())
+    assert_equal(whole, advancing(start)[0])
 
 
 @pytest.mark.parametrize("name", tiered(TRAININGS, "DQN", "SAC"))
@@ -124,7 +124,7 @@ def test_a_crossq_policy_may_have_no_hidden_layers():
 
 @pytest.mark.thorough  # of bridge.TD3, by the same code: tests/bridge/algorithms/off_policy/test_off_policy.py
 def test_actions_are_random_until_learning_starts_and_then_those_of_the_policy():
-    # In numbers only, so that the program is that of the other tests.
+    # In numbers only, so that it shares the compiled function of the other tests.
     training = TRAININGS["TD3"].replace(action_noise=OrnsteinUhlenbeckActionNoise(0.0, 0.0), learning_rate=0.0)
     start = begin(training, jax.random.key(0))
     end, _ = go_on(training, start, 10)
@@ -152,8 +152,8 @@ def test_the_store_holds_what_the_environments_did():
     _, end, _ = trained("DQN")
     replay = end.replay
     rows = jnp.repeat(jnp.arange(10, 20), NUM_ENVS)
-    lanes = jnp.tile(jnp.arange(NUM_ENVS), 10)
-    batch = replay.transitions(rows, lanes, 0.5)
+    env_indices = jnp.tile(jnp.arange(NUM_ENVS), 10)
+    batch = replay.transitions(rows, env_indices, 0.5)
     count, start = batch.observation.T
     np.testing.assert_array_equal(batch.next_observation[:, 0], count + 1)
     np.testing.assert_array_equal(batch.next_observation[:, 1], start)
@@ -179,7 +179,7 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others():
 
 
 @pytest.mark.thorough
-def test_vmap_sweeps_seeds_settings_and_physics_in_one_program():
+def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
     def changed(learning_rate, gamma, gravity):
         venv = jaxenvs.VectorEnv(PENDULUM.env.replace(gravity=gravity), NUM_ENVS)
         return TRAININGS["TD3"].replace(venv=venv, learning_rate=learning_rate, gamma=gamma)
@@ -204,8 +204,9 @@ def test_a_training_copies_nothing_of_its_store():
     capacity = 54_321
     training = TRAININGS["DQN"].replace(buffer_size=capacity * NUM_ENVS, n_steps=2)
     start = jax.eval_shape(training.init, jax.random.key(0))
-    program = jax.jit(lambda state: advance(training, state, 10), donate_argnums=0, compiler_options=compiler_options())
-    text = program.lower(start).compile().as_text()
+    options = {"donate_argnums": 0, "compiler_options": compiler_options()}
+    advancing = jax.jit(lambda state: advance(training, state, 10), **options)
+    text = advancing.lower(start).compile().as_text()
     assert f"[{capacity}" in text
     assert not [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
 

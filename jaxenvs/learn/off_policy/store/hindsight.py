@@ -50,8 +50,8 @@ class Episodes:
     def create(cls, capacity: int, num_envs: int) -> Self:
         """Return the index of an empty ring."""
         # Separate arrays, because the caller may donate them.
-        lanes = (jnp.zeros(num_envs, jnp.int32) for _ in range(4))
-        return cls(jnp.zeros((capacity, num_envs), jnp.int32), *lanes)
+        per_env = (jnp.zeros(num_envs, jnp.int32) for _ in range(4))
+        return cls(jnp.zeros((capacity, num_envs), jnp.int32), *per_env)
 
     @property
     def capacity(self) -> int:
@@ -75,9 +75,9 @@ class Episodes:
         first = jnp.where(whole & (count == 0), self.begin, (self.first + lost) % capacity)
         # One write for both, or XLA would write into a copy here too.
         num_envs = done.shape[0]
-        lanes, nowhere = jnp.arange(num_envs, dtype=jnp.int32), capacity * num_envs
-        slot = jnp.where(whole & (age == 0), nowhere, row * num_envs + lanes)
-        begun = jnp.where(whole, self.begin * num_envs + lanes, nowhere)
+        env_indices, nowhere = jnp.arange(num_envs, dtype=jnp.int32), capacity * num_envs
+        slot = jnp.where(whole & (age == 0), nowhere, row * num_envs + env_indices)
+        begun = jnp.where(whole, self.begin * num_envs + env_indices, nowhere)
         slots, values = jnp.concatenate([slot, begun]), jnp.concatenate([age, -length])
         flat = self.extent.reshape(-1).at[slots].set(values, mode="drop")
         return dataclasses.replace(
@@ -86,29 +86,29 @@ class Episodes:
             begin=jnp.where(done, (row + 1) % capacity, self.begin),
             first=first,
             count=count + jnp.where(whole, length, 0),
-            oldest=-flat.at[first * num_envs + lanes].get(mode="clip"),
+            oldest=-flat.at[first * num_envs + env_indices].get(mode="clip"),
         )
 
     def draw(self, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Sample slots as Replay.draw does, uniformly from whole episodes; meaningless if there are none."""
         ends = jnp.cumsum(self.count)
         number = (bits % jnp.maximum(ends[-1], 1).astype(jnp.uint32)).astype(jnp.int32)
-        lane = (number[:, None] >= ends).sum(1, dtype=jnp.int32)
-        row = (self.first[lane] + number - (ends - self.count)[lane]) % self.capacity
-        return row, lane
+        env_index = (number[:, None] >= ends).sum(1, dtype=jnp.int32)
+        row = (self.first[env_index] + number - (ends - self.count)[env_index]) % self.capacity
+        return row, env_index
 
-    def goal_rows(self, strategy: str, rows: jax.Array, lanes: jax.Array, bits: jax.Array) -> jax.Array:
+    def goal_rows(self, strategy: str, rows: jax.Array, env_indices: jax.Array, bits: jax.Array) -> jax.Array:
         """Return the rows of steps in the same episodes from which achieved goals are taken.
 
         Args:
           strategy: one of STRATEGIES.
-          rows, lanes: of slots of whole episodes, (batch,): rows, and indices of environments.
+          rows, env_indices: the slots, (batch,). They belong to whole episodes.
           bits: uint32 (batch,), random.
         """
         flat = self.extent.reshape(-1)
 
         def at(rows: jax.Array) -> Any:
-            return flat.at[rows * self.extent.shape[1] + lanes].get(mode="clip")
+            return flat.at[rows * self.extent.shape[1] + env_indices].get(mode="clip")
 
         age = jnp.maximum(at(rows), 0)
         begin = (rows - age) % self.capacity
@@ -153,13 +153,13 @@ class Hindsight:
         """
         episodes = replay.episodes
         assert episodes is not None
-        rows, lanes = episodes.draw(bits[0])
-        batch = replay.transitions(rows, lanes, gamma)
+        rows, env_indices = episodes.draw(bits[0])
+        batch = replay.transitions(rows, env_indices, gamma)
         num = self.num_relabelled(bits.shape[1])
         if num == 0:
             return batch
-        goal_rows = episodes.goal_rows(self.goal_selection_strategy, rows[:num], lanes[:num], bits[1, :num])
-        goal: Any = replay.part("achieved_goal").transitions(goal_rows, lanes[:num], gamma).next_observation
+        goal_rows = episodes.goal_rows(self.goal_selection_strategy, rows[:num], env_indices[:num], bits[1, :num])
+        goal: Any = replay.part("achieved_goal").transitions(goal_rows, env_indices[:num], gamma).next_observation
         after: Any = batch.next_observation
 
         def with_goal(observation: Any) -> Any:

@@ -73,7 +73,7 @@ class Replay:
       tag: int32 (capacity, num_envs), the ages of slots and the ends of episodes: see `replay_tags`.
       last_observation: (num_envs, ...), the observations after the newest row.
       end_observation: (num_ends, ...), the last observations of episodes.
-      end_slot: int32 (num_ends,), the slot that each belongs to, `row * num_envs + lane`; -1 before the first.
+      end_slot: int32 (num_ends,), the slot that each belongs to, `row * num_envs + env_index`; -1 before the first.
       num_ended: int32, the episodes that ended so far.
       position, size: int32, the row written next, and how many rows there are to sample from.
       episodes: the index of whole episodes, from which alone hindsight samples; None: all steps are sampled.
@@ -91,9 +91,9 @@ class Replay:
     size: jax.Array
     episodes: Episodes | None = None
 
-    def layout(self, lanes: Any, same: Any) -> Any:
-        """Return `lanes`: there is a store on each device, with a leading axis of devices."""
-        return lanes
+    def layout(self, sharded: Any, same: Any) -> Any:
+        """Return `sharded`: there is a store on each device, with a leading axis of devices."""
+        return sharded
 
     def of_one_device(self, mesh: Mesh | None = None) -> Replay:
         """Return the store of one device, without the leading axis of devices."""
@@ -124,7 +124,7 @@ class Replay:
         capacity = arguments.positive_int("capacity", capacity, arguments.MOST // num_envs)
         if whole or num_ends is None:
             num_bytes = sum(leaf.size // num_envs * leaf.dtype.itemsize for leaf in jax.tree.leaves(observation))
-            num_ends = room_for_ends(capacity, num_envs, num_bytes, whole)
+            num_ends = num_ends_for(capacity, num_envs, num_bytes, whole)
         num_ends = arguments.integer("num_ends", num_ends, num_envs, replay_tags.MAX_ENDS)
 
         def empty(leaf: Any, *lead: int) -> jax.Array:
@@ -263,7 +263,7 @@ class Replay:
     def transitions(
         self,
         rows: jax.Array,
-        lanes: jax.Array,
+        env_indices: jax.Array,
         gamma: Any,
         n_steps: int = 1,
         reward_of: Callable[[jax.Array], jax.Array] = lambda reward: reward,
@@ -271,48 +271,48 @@ class Replay:
         """Return the transitions that begin in these slots.
 
         Args:
-          rows, lanes: (batch,), of slots that are stored: rows, and indices of environments.
+          rows, env_indices: (batch,), the rows and environments of stored slots.
           gamma: the discount of one step.
           n_steps: how many steps are combined, or fewer up to the end of the episode or the newest row: as in SB3's
             NStepReplayBuffer.
           reward_of: maps each reward to the reward to learn from, as a normalizer does.
         """
 
-        def at_once(rows: jax.Array, lanes: jax.Array) -> Transitions:
-            return self._transitions(rows, lanes, gamma, n_steps, reward_of)
+        def at_once(rows: jax.Array, env_indices: jax.Array) -> Transitions:
+            return self._transitions(rows, env_indices, gamma, n_steps, reward_of)
 
-        def one_by_one(rows: jax.Array, lanes: jax.Array) -> Transitions:
+        def one_by_one(rows: jax.Array, env_indices: jax.Array) -> Transitions:
             def one(slot: tuple[jax.Array, jax.Array]) -> Transitions:
                 transition: Transitions = jax.tree.map(lambda leaf: leaf[0], at_once(slot[0][None], slot[1][None]))
                 return transition
 
-            transitions: Transitions = jax.lax.map(one, (rows, lanes))
+            transitions: Transitions = jax.lax.map(one, (rows, env_indices))
             return transitions
 
         # XLA's CPU backend treats a gather from a large store as expensive, and wakes a second thread for it, which
         # takes longer than a whole small update. A loop over slots is compiled into one kernel.
-        chosen: Transitions = jax.lax.platform_dependent(rows, lanes, cpu=one_by_one, default=at_once)
+        chosen: Transitions = jax.lax.platform_dependent(rows, env_indices, cpu=one_by_one, default=at_once)
         return chosen
 
     def _transitions(
         self,
         rows: jax.Array,
-        lanes: jax.Array,
+        env_indices: jax.Array,
         gamma: Any,
         n_steps: int,
         reward_of: Callable[[jax.Array], jax.Array],
     ) -> Transitions:
         ahead = (self.position - 1 - rows) % self.capacity  # rows after it
-        tag, last, discount = self._take(self.tag, rows, lanes), rows, gamma
-        reward = reward_of(self._take(self.reward, rows, lanes))
+        tag, last, discount = self._take(self.tag, rows, env_indices), rows, gamma
+        reward = reward_of(self._take(self.reward, rows, env_indices))
         if n_steps > 1:
             step = jnp.arange(n_steps, dtype=jnp.int32)
             window = (rows[:, None] + step) % self.capacity
-            tags = self._take(self.tag, window, lanes[:, None])
+            tags = self._take(self.tag, window, env_indices[:, None])
             is_last = replay_tags.is_done(tags) | (step >= ahead[:, None]) | (step == n_steps - 1)
             more = jnp.argmax(is_last, axis=1).astype(jnp.int32)  # steps after the first
             discounts = gamma ** step.astype(reward.dtype) * (step <= more[:, None])
-            reward = (reward_of(self._take(self.reward, window, lanes[:, None])) * discounts).sum(1)
+            reward = (reward_of(self._take(self.reward, window, env_indices[:, None])) * discounts).sum(1)
             tag = jnp.take_along_axis(tags, more[:, None], axis=1)[:, 0]
             last, ahead = (rows + more) % self.capacity, ahead - more
             discount = gamma ** (more + 1).astype(reward.dtype)
@@ -321,23 +321,23 @@ class Replay:
             def choose(mask: jax.Array, one: jax.Array, other: jax.Array) -> jax.Array:
                 return jnp.where(mask.reshape(-1, *(1,) * (one.ndim - 1)), one, other)
 
-            following = self._take(store, (last + 1) % self.capacity, lanes)
-            following = choose(ahead == 0, _take(newest, lanes), following)
+            following = self._take(store, (last + 1) % self.capacity, env_indices)
+            following = choose(ahead == 0, _take(newest, env_indices), following)
             return choose(replay_tags.is_end(tag), _take(ends, replay_tags.end_row(tag)), following)
 
         return Transitions(
-            observation=jax.tree.map(lambda store: self._take(store, rows, lanes), self.observation),
-            action=self._take(self.action, rows, lanes),
+            observation=jax.tree.map(lambda store: self._take(store, rows, env_indices), self.observation),
+            action=self._take(self.action, rows, env_indices),
             reward=reward,
             next_observation=jax.tree.map(after, self.observation, self.last_observation, self.end_observation),
             discount=jnp.where(replay_tags.terminated(tag), 0, jnp.asarray(discount, reward.dtype)),
         )
 
-    def _take(self, store: jax.Array, rows: jax.Array, lanes: jax.Array) -> jax.Array:
-        return _take(store.reshape(-1, *store.shape[2:]), rows * self.num_envs + lanes)
+    def _take(self, store: jax.Array, rows: jax.Array, env_indices: jax.Array) -> jax.Array:
+        return _take(store.reshape(-1, *store.shape[2:]), rows * self.num_envs + env_indices)
 
 
-def room_for_ends(capacity: int, num_envs: int, num_bytes: int, whole: bool) -> int:
+def num_ends_for(capacity: int, num_envs: int, num_bytes: int, whole: bool) -> int:
     """Return the default of `num_ends`. `num_bytes` is the size of one observation."""
     slots = capacity * num_envs
     if whole:

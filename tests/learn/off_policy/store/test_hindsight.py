@@ -88,22 +88,22 @@ def test_a_step_written_and_a_batch_drawn_copy_nothing_of_the_store():
     def run(replay, bits):
         return jax.lax.scan(step, replay, bits)
 
-    program = jax.jit(run, donate_argnums=0, compiler_options=compiler_options())
-    text = program.lower(replay, jnp.zeros((9, 2, 5), jnp.uint32)).compile().as_text()
+    jitted = jax.jit(run, donate_argnums=0, compiler_options=compiler_options())
+    text = jitted.lower(replay, jnp.zeros((9, 2, 5), jnp.uint32)).compile().as_text()
     copies = [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
     assert not copies
 
 
 def test_draws_are_uniform_over_whole_episodes():
-    """Of three lanes: one whose episodes have lost their first slots, one without any, one whose go round the end."""
+    """One of three environments has whole episodes; the others have lost their first slots, or have none."""
     episodes, ends = Episodes.create(8, 3), {0: (2, 6), 1: (), 2: (5, 10)}
     for step in range(12):
-        done = np.array([step in ends[lane] for lane in range(3)])
+        done = np.array([step in ends[index] for index in range(3)])
         episodes = jax.jit(Episodes.add)(episodes, np.int32(step % 8), done)
     # Steps 4 to 11 are in the ring.
     np.testing.assert_array_equal(episodes.count, [0, 0, 5])
-    rows, lanes = episodes.draw(jax.random.bits(jax.random.key(0), (5000,)))
-    assert {*np.asarray(lanes)} == {2}
+    rows, env_indices = episodes.draw(jax.random.bits(jax.random.key(0), (5000,)))
+    assert {*np.asarray(env_indices)} == {2}
     counts = np.bincount(np.asarray(rows), minlength=8)
     assert {*np.flatnonzero(counts)} == {6, 7, 0, 1, 2}
     assert ((counts[[6, 7, 0, 1, 2]] - 1000) ** 2 / 1000).sum() < 18.5  # chi-squared of 4 degrees, 0.1 %

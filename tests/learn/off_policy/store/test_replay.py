@@ -20,8 +20,8 @@ add = jax.jit(lambda replay, step: replay.add(**step))
 @functools.partial(jax.jit, static_argnums=1)
 def everything(replay, n_steps):
     """The transitions of all slots, (CAPACITY, NUM_ENVS, ...), those that are not stored too."""
-    rows, lanes = (slots.reshape(-1).astype(jnp.int32) for slots in ALL_SLOTS)
-    transitions = replay.transitions(rows, lanes, GAMMA, n_steps)
+    rows, env_indices = (slots.reshape(-1).astype(jnp.int32) for slots in ALL_SLOTS)
+    transitions = replay.transitions(rows, env_indices, GAMMA, n_steps)
     return jax.tree.map(lambda leaf: leaf.reshape(CAPACITY, NUM_ENVS, *leaf.shape[1:]), transitions)
 
 
@@ -52,15 +52,15 @@ def first_stored(steps):
     return max([len(steps) - CAPACITY, *(number + 1 for number in overwritten), 0])
 
 
-def expected(steps, number, lane, n_steps):
+def expected(steps, number, index, n_steps):
     """Reward, next observation and discount of what began at a step."""
     total, factor = 0.0, 1.0
     for step in steps[number : number + n_steps]:
-        total += factor * step["reward"][lane]
+        total += factor * step["reward"][index]
         factor *= GAMMA
-        if step["terminated"][lane] or step["truncated"][lane]:
+        if step["terminated"][index] or step["truncated"][index]:
             break
-    return total, step["final_observation"]["x"][lane], 0.0 if step["terminated"][lane] else factor
+    return total, step["final_observation"]["x"][index], 0.0 if step["terminated"][index] else factor
 
 
 @settings(max_examples=25, deadline=None)
@@ -78,19 +78,19 @@ def test_every_stored_slot_is_what_happened(seed, num_steps, end_rate):
             row = number % CAPACITY
             np.testing.assert_array_equal(transitions.observation["x"][row], steps[number]["observation"]["x"])
             np.testing.assert_array_equal(transitions.action[row], steps[number]["action"])
-            for lane in range(NUM_ENVS):
-                reward, following, discount = expected(steps, number, lane, n_steps)
-                np.testing.assert_allclose(transitions.reward[row, lane], reward, rtol=1e-5, atol=1e-6)
-                np.testing.assert_array_equal(transitions.next_observation["x"][row, lane], following)
-                assert transitions.discount[row, lane] == discount
+            for index in range(NUM_ENVS):
+                reward, following, discount = expected(steps, number, index, n_steps)
+                np.testing.assert_allclose(transitions.reward[row, index], reward, rtol=1e-5, atol=1e-6)
+                np.testing.assert_array_equal(transitions.next_observation["x"][row, index], following)
+                assert transitions.discount[row, index] == discount
 
 
 def test_slots_are_drawn_uniformly_from_those_that_are_stored():
     replay = EMPTY
     for step in history(np.random.default_rng(0), 10, 0.0):
         replay = add(replay, step)
-    rows, lanes = replay.draw(jax.random.bits(jax.random.key(0), (14_000,)))
-    counts = np.bincount(rows * NUM_ENVS + lanes, minlength=CAPACITY * NUM_ENVS)
+    rows, env_indices = replay.draw(jax.random.bits(jax.random.key(0), (14_000,)))
+    counts = np.bincount(rows * NUM_ENVS + env_indices, minlength=CAPACITY * NUM_ENVS)
     assert ((counts - 1000) ** 2 / 1000).sum() < 34.5  # 99.9 % of the chi-square distribution with 13 degrees
     short = EMPTY
     for step in list(history(np.random.default_rng(0), 2, 0.0)):

@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 import jax
 
 from jaxenvs.arguments import did_you_mean
-from jaxenvs.foreign.adapter import ForeignEnvironment
 from jaxenvs.registry import UnknownEnvironment
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment
 
-Adapter = TypeVar("Adapter", bound=ForeignEnvironment)
+Adapter = TypeVar("Adapter", bound=ThirdPartyEnvironment)
 Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 def shared(build: Build) -> Build:
     """Cache what a function returns for the same arguments, where they are hashable.
 
-    A `Foreign` is equal only to itself, so two environments of one id would otherwise be compiled separately.
+    A `Source` is equal only to itself, so two environments of one id would otherwise be compiled separately.
     """
     cached = functools.lru_cache(maxsize=64, typed=True)(lambda x64, *args, **kwargs: build(*args, **kwargs))
 
@@ -56,7 +56,7 @@ def require_library(library: str, extra: str | None = None) -> Any:
 def entry_points(
     library: str, names: Callable[[], Iterable[str]], build: Callable[..., Adapter]
 ) -> tuple[Callable[..., Adapter], Callable[[], list[str]]]:
-    """Return the functions `make` and `ids` of a library, which `jaxenvs.make` and `jaxenvs.foreign.ids` call.
+    """Return the functions `make` and `ids` of a library, which `jaxenvs.make` and `jaxenvs.third_party.ids` call.
 
     `make(name, **arguments)` raises UnknownEnvironment for a name that the library does not have, and ImportError where
     the library is not installed; so does `ids()`.

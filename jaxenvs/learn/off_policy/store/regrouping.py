@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxenvs.learn.off_policy.store import replay_tags
 from jaxenvs.learn.off_policy.store.hindsight import Episodes
-from jaxenvs.learn.off_policy.store.replay import Replay, room_for_ends
+from jaxenvs.learn.off_policy.store.replay import Replay, num_ends_for
 
 
 def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Replay:
@@ -27,22 +27,22 @@ def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Repla
       num_ends: rows of each ring; if not given, as many as a new store has.
     """
 
-    def lanes_of(leaf: np.ndarray, axis: int) -> Any:
+    def regrouped(leaf: np.ndarray, axis: int) -> Any:
         """Divide among another number of devices; `axis` is the axis of environments."""
         whole = np.concatenate(list(leaf), axis - 1)
         return np.stack(np.split(whole, num_devices, axis - 1))
 
-    def of_lanes(tree: Any, axis: int) -> Any:
-        return jax.tree.map(lambda leaf: lanes_of(leaf, axis), tree)
+    def regrouped_tree(tree: Any, axis: int) -> Any:
+        return jax.tree.map(lambda leaf: regrouped(leaf, axis), tree)
 
     position, size = int(stores.position[0]), int(stores.size.min())
     _, capacity, num_envs = stores.tag.shape
     ends = _ends(stores, position, size)
-    tag = lanes_of(stores.tag, 2)
-    lanes = tag.shape[2]
+    tag = regrouped(stores.tag, 2)
+    envs_per_device = tag.shape[2]
     num_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape[3:]) for leaf in jax.tree.leaves(stores.observation))
     if num_ends is None:
-        num_ends = room_for_ends(capacity, lanes, num_bytes, whole=stores.episodes is not None)
+        num_ends = num_ends_for(capacity, envs_per_device, num_bytes, whole=stores.episodes is not None)
     # Clear all ends; the loop below sets the ends that are kept. The others are in rows that are not stored, and their
     # last observations are dropped.
     tag = np.where(replay_tags.is_end(tag), np.int32(-1), tag)
@@ -52,15 +52,15 @@ def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Repla
     )
     num_ended = np.zeros(num_devices, np.int32)
     for device in range(num_devices):
-        row, lane, source, old = own = ends[:, ends[1] // lanes == device]
+        row, env_index, source, old = own = ends[:, ends[1] // envs_per_device == device]
         if (too_many := own.shape[1] - num_ends) > 0:
             size = min(size, (position - 1 - int(row[too_many - 1])) % capacity)
-            row, lane, source, old = own[:, too_many:]
+            row, env_index, source, old = own[:, too_many:]
         end = np.arange(len(row))
-        ended = stores.tag[source, row, lane % num_envs]
+        ended = stores.tag[source, row, env_index % num_envs]
         how = (of(ended).astype(np.int64) for of in (replay_tags.terminated, replay_tags.truncated))
-        tag[device, row, lane % lanes] = replay_tags.make_end(end, *how)
-        end_slot[device, end] = row * lanes + lane % lanes
+        tag[device, row, env_index % envs_per_device] = replay_tags.make_end(end, *how)
+        end_slot[device, end] = row * envs_per_device + env_index % envs_per_device
         for new, leaf in zip(jax.tree.leaves(end_observation), jax.tree.leaves(stores.end_observation)):
             new[device, end] = leaf[source, old]
         num_ended[device] = len(end)
@@ -75,13 +75,14 @@ def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Repla
         "episodes": stores.episodes,
     }
     if stores.episodes is not None:
-        of_lane = {name: of_lanes(getattr(stores.episodes, name), 1) for name in ("begin", "first", "count", "oldest")}
-        arrays["episodes"] = Episodes(extent=lanes_of(stores.episodes.extent, 2), **of_lane)
+        names = ("begin", "first", "count", "oldest")
+        per_env = {name: regrouped(getattr(stores.episodes, name), 1) for name in names}
+        arrays["episodes"] = Episodes(extent=regrouped(stores.episodes.extent, 2), **per_env)
     return Replay(
-        observation=of_lanes(stores.observation, 2),
-        action=lanes_of(stores.action, 2),
-        reward=lanes_of(stores.reward, 2),
-        last_observation=of_lanes(stores.last_observation, 1),
+        observation=regrouped_tree(stores.observation, 2),
+        action=regrouped(stores.action, 2),
+        reward=regrouped(stores.reward, 2),
+        last_observation=regrouped_tree(stores.last_observation, 1),
         **arrays,
     )
 
@@ -91,8 +92,8 @@ def _ends(stores: Any, position: int, size: int) -> np.ndarray:
     rings.
     """
     _, capacity, num_envs = stores.tag.shape
-    device, row, lane = np.nonzero(replay_tags.is_end(stores.tag))
-    lane_of_all, age = device * num_envs + lane, (position - 1 - row) % capacity
-    ends = np.stack([row, lane_of_all, device, replay_tags.end_row(stores.tag[device, row, lane])])
-    order = np.lexsort((lane_of_all, -age))
+    device, row, index = np.nonzero(replay_tags.is_end(stores.tag))
+    env_index, age = device * num_envs + index, (position - 1 - row) % capacity
+    ends = np.stack([row, env_index, device, replay_tags.end_row(stores.tag[device, row, index])])
+    order = np.lexsort((env_index, -age))
     return ends[:, order[age[order] < size]]

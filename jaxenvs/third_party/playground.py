@@ -13,41 +13,41 @@ import numpy as np
 
 from jaxenvs.arguments import type_name
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, on_host, unbounded_of
-from jaxenvs.foreign.library import entry_points, require_library, shared
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, on_host, unbounded_of
+from jaxenvs.third_party.library import entry_points, require_library, shared
 
 
 @environment
-class PlaygroundEnvironment(ForeignEnvironment):
+class PlaygroundEnvironment(ThirdPartyEnvironment):
     """Environment of MuJoCo Playground. It has no time limit: `make` adds the limit of its configuration."""
 
     can_render = True
     render_size = 240, 320
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        inner = self.foreign.env.reset(key)
+        inner = self.source.env.reset(key)
         return inner, _observation(inner)
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
         # Playground writes into the dicts of the state that it receives.
         inner = jax.tree.map(lambda leaf: leaf, inner)
-        inner = self.foreign.env.step(inner, jnp.asarray(action, inner.data.ctrl.dtype))
+        inner = self.source.env.step(inner, jnp.asarray(action, inner.data.ctrl.dtype))
         info = {**inner.info, "metrics": inner.metrics}
         return inner, TimeStep(_observation(inner), inner.reward, inner.done, jnp.zeros((), bool), info)
 
     @property
     def default_max_episode_steps(self) -> int:
         """Length of an episode in its configuration, the limit that `jaxenvs.make` adds."""
-        return int(self.foreign.env._config.episode_length)
+        return int(self.source.env._config.episode_length)
 
     @property
     def render_fps(self) -> int:
-        return round(1 / float(self.foreign.env.dt))
+        return round(1 / float(self.source.env.dt))
 
-    def render(self, state: ForeignState) -> np.ndarray:
+    def render(self, state: ThirdPartyState) -> np.ndarray:
         """Draw MuJoCo's picture on the host, with OpenGL: set `MUJOCO_GL=egl` where there is no display."""
         height, width = self.render_size
-        return np.asarray(self.foreign.env.render(on_host(state.inner), height, width))
+        return np.asarray(self.source.env.render(on_host(state.inner), height, width))
 
 
 def _observation(inner: Any) -> Any:

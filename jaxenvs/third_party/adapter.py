@@ -1,6 +1,6 @@
 """Base class of adapters: the contract of Environment on top of what the functions of a library return.
 
-An adapter is a subclass of `ForeignEnvironment` with `_reset` and `_step`, created by `adapt`.
+An adapter is a subclass of `ThirdPartyEnvironment` with `_reset` and `_step`, created by `adapt`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from gymnasium import spaces
 
 from jaxenvs.arguments import is_array, is_real, no_parameter, shown, type_name
 from jaxenvs.arrays import is_key
+from jaxenvs.deprecated import FormerName
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.spaces import struct_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Foreign:
+class Source:
     """Environment of another library, and what was learned about it when it was adapted.
 
     It is equal only to itself: a library's objects need not be hashable or comparable, but a static field has to be
@@ -44,8 +45,8 @@ class Foreign:
 
 
 @struct
-class ForeignState:
-    """State of a ForeignEnvironment.
+class ThirdPartyState:
+    """State of a ThirdPartyEnvironment.
 
     The key of step number i is `fold_in(key, i)`: a carried key would be split in every step, used or not.
 
@@ -61,7 +62,7 @@ class ForeignState:
 
 
 @environment
-class ForeignEnvironment(Environment[ForeignState]):
+class ThirdPartyEnvironment(Environment[ThirdPartyState]):
     """Environment of another library that keeps the contract of `Environment`. It never resets itself.
 
     A subclass defines `_reset` and `_step`, in the library's dtypes; here every leaf is cast to the dtype that a step
@@ -70,11 +71,13 @@ class ForeignEnvironment(Environment[ForeignState]):
 
     Attributes:
       params: the library's numeric parameters by name. `replace`, `parameter` and `set_attr` treat them as fields.
-      foreign: the library's environment.
+      source: the library's environment.
     """
 
     params: dict[str, Any]
-    foreign: Foreign = static()
+    source: Source = static()
+
+    foreign = FormerName("source")
 
     step_wants_key = False  # whether the library's step takes a key; a constant of the class, not a field
 
@@ -99,11 +102,11 @@ class ForeignEnvironment(Environment[ForeignState]):
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        return self.foreign.observation_space
+        return self.source.observation_space
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        return self.foreign.action_space
+        return self.source.action_space
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -117,40 +120,40 @@ class ForeignEnvironment(Environment[ForeignState]):
             raise AttributeError(no_parameter(type(self).__name__, unknown[0], self.params))
         return dataclasses.replace(self, params={**self.params, **changes})
 
-    def reset(self, key: jax.Array) -> tuple[ForeignState, TimeStep]:
+    def reset(self, key: jax.Array) -> tuple[ThirdPartyState, TimeStep]:
         step_key = elapsed_steps = None
         if self.step_wants_key:
             key, step_key = jax.random.split(key)
             elapsed_steps = jnp.zeros((), jnp.int32)
         inner, observation = self._reset(key)
-        state = ForeignState(self._cast_state("reset", inner), step_key, elapsed_steps)
-        info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.foreign.info)
+        state = ThirdPartyState(self._cast_state("reset", inner), step_key, elapsed_steps)
+        info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.source.info)
         return state, TimeStep.create(self._cast_observation("reset", observation), info=info)
 
-    def step(self, state: ForeignState, action: Any) -> tuple[ForeignState, TimeStep]:
+    def step(self, state: ThirdPartyState, action: Any) -> tuple[ThirdPartyState, TimeStep]:
         key = elapsed_steps = None
         if state.key is not None and state.elapsed_steps is not None:
             key = jax.random.fold_in(state.key, state.elapsed_steps)
             elapsed_steps = jnp.asarray(state.elapsed_steps + 1)
         inner, timestep = self._step(state.inner, action, key)
-        state = ForeignState(self._cast_state("step", inner), state.key, elapsed_steps)
+        state = ThirdPartyState(self._cast_state("step", inner), state.key, elapsed_steps)
         return state, TimeStep.create(
             self._cast_observation("step", timestep.observation),
             _scalar("reward", timestep.reward),
             _scalar("terminated", timestep.terminated),
             _scalar("truncated", timestep.truncated),
-            _cast("info of step", _arrays_of(timestep.info), self.foreign.info),
+            _cast("info of step", _arrays_of(timestep.info), self.source.info),
         )
 
     def _cast_state(self, function: str, inner: Any) -> Any:
-        return _cast(f"state of {function}", inner, self.foreign.state)
+        return _cast(f"state of {function}", inner, self.source.state)
 
     def _cast_observation(self, function: str, observation: Any) -> Any:
-        like = struct_of(self.foreign.observation_space)
+        like = struct_of(self.source.observation_space)
         return _cast(f"observation of {function}", observation, like, ravel_scalars=True)
 
 
-Adapter = TypeVar("Adapter", bound=ForeignEnvironment)
+Adapter = TypeVar("Adapter", bound=ThirdPartyEnvironment)
 
 
 def adapt(
@@ -168,7 +171,7 @@ def adapt(
       params: numbers that are traced and can be changed.
       constants: further data that the adapter needs.
     """
-    draft = cls(params or {}, Foreign(env, ravelled(observation_space), action_space, constants))
+    draft = cls(params or {}, Source(env, ravelled(observation_space), action_space, constants))
 
     def first_step(params: Any, key: jax.Array, action: Any) -> Any:
         traced = dataclasses.replace(draft, params=params)
@@ -183,8 +186,8 @@ def adapt(
     key = jax.eval_shape(lambda: jax.random.key(0))
     inner, info = jax.eval_shape(first_step, draft.params, key, struct_of(action_space))
     state, info = jax.tree.map(_strong, (inner, info))
-    foreign = dataclasses.replace(draft.foreign, state=state, info=info)
-    return dataclasses.replace(draft, foreign=foreign)
+    source = dataclasses.replace(draft.source, state=state, info=info)
+    return dataclasses.replace(draft, source=source)
 
 
 # --- Spaces ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 import jaxenvs
 from jaxenvs.wrappers import Opponents, SelfPlay
-from tests.foreign.episodes import keys_of
+from tests.third_party.episodes import keys_of
 from tests.tiers import tiered
 
 pgx = pytest.importorskip("pgx")

@@ -1,6 +1,6 @@
 """Write the tables of docs/environments/other-libraries.md: which ids of other libraries pass `check_env`.
 
-    python docs/foreign_table.py [LIBRARY ...] [--minutes 10]
+    python docs/third_party_table.py [LIBRARY ...] [--minutes 10]
 
 Each library is checked in a separate process. Each id has at most `--minutes`, because some compile for long. Sections
 of libraries that are not named do not change.
@@ -24,14 +24,14 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from jaxenvs.registry import LIBRARIES  # noqa: E402
-from tests.foreign.episodes import SKIPPED  # noqa: E402
+from tests.third_party.episodes import SKIPPED  # noqa: E402
 
 
 def check(library: str, after: str) -> None:
     """Print a JSON line before and after each id that follows `after`."""
     import jaxenvs
 
-    for env_id in jaxenvs.foreign.ids(library):
+    for env_id in jaxenvs.third_party.ids(library):
         if env_id <= after:
             continue
         print(json.dumps({"id": env_id}), flush=True)

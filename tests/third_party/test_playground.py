@@ -1,4 +1,4 @@
-"""MuJoCo Playground's environments under our contract, beside its own stepping. A program of MJX compiles slowly."""
+"""MuJoCo Playground's environments under our contract, beside its own stepping. A function with MJX compiles slowly."""
 
 import subprocess
 import sys
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign import from_playground
+from jaxenvs.third_party import from_playground
 from jaxenvs.wrappers import TimeLimit
-from tests.foreign.episodes import Shown, all_ids, assert_same_episodes
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes
 
 pytest.importorskip("mujoco_playground")
 
@@ -32,7 +32,7 @@ def test_its_episodes_are_those_of_playground(id: str) -> None:
         state = own.step(state, action)
         return state, Shown(state.obs, state.reward, state.done == 1, jnp.zeros((), bool))
 
-    assert_same_episodes(jaxenvs.make(id), reset, step, num_steps=50, num_lanes=2)
+    assert_same_episodes(jaxenvs.make(id), reset, step, num_steps=50, num_envs=2)
 
 
 @pytest.fixture(scope="module")

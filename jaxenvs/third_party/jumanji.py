@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, flat_dict, unbounded
-from jaxenvs.foreign.library import entry_points, require_library, shared
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, flat_dict, unbounded
+from jaxenvs.third_party.library import entry_points, require_library, shared
 
 # Parts of observations that may be -1, for none, although their specs begin with 0.
 NONE_IS_MINUS_ONE = {"TSP": ("position",)}
@@ -20,7 +20,7 @@ DPI = 100  # of jumanji's figures
 
 
 @environment
-class JumanjiEnvironment(ForeignEnvironment):
+class JumanjiEnvironment(ThirdPartyEnvironment):
     """Environment of jumanji. An end with a discount of 0 terminates, any other end truncates.
 
     Observations of several parts are a dict, which includes `action_mask` where jumanji has it; parts of a part are
@@ -29,15 +29,15 @@ class JumanjiEnvironment(ForeignEnvironment):
 
     @property
     def can_render(self) -> bool:
-        return _viewer(self.foreign.env) is not None
+        return _viewer(self.source.env) is not None
 
     @property
     def render_size(self) -> tuple[int, int]:
-        width, height = getattr(_viewer(self.foreign.env), "figure_size", (10, 10))
+        width, height = getattr(_viewer(self.source.env), "figure_size", (10, 10))
         return round(DPI * height), round(DPI * width)
 
-    def render(self, state: ForeignState) -> np.ndarray:
-        env = self.foreign.env
+    def render(self, state: ThirdPartyState) -> np.ndarray:
+        env = self.source.env
         viewer = _viewer(env)
         if viewer is None:
             return super().render(state)
@@ -52,11 +52,11 @@ class JumanjiEnvironment(ForeignEnvironment):
         return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        inner, timestep = self.foreign.env.reset(key)
+        inner, timestep = self.source.env.reset(key)
         return inner, _observation(timestep.observation)
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
-        inner, timestep = self.foreign.env.step(inner, action)
+        inner, timestep = self.source.env.step(inner, action)
         last, lost = timestep.last(), timestep.discount == 0
         observation = _observation(timestep.observation)
         return inner, TimeStep(observation, timestep.reward, last & lost, last & ~lost, dict(timestep.extras or {}))

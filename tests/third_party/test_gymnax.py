@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign import from_gymnax
-from tests.foreign.episodes import Shown, all_ids, assert_same_episodes, keys_of
+from jaxenvs.third_party import from_gymnax
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes, keys_of
 
 gymnax = pytest.importorskip("gymnax")
 

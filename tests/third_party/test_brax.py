@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign import from_brax
-from jaxenvs.foreign.brax import NUM_FIRST_STATES
-from tests.foreign.episodes import Shown, all_ids, assert_same_episodes
+from jaxenvs.third_party import from_brax
+from jaxenvs.third_party.brax import NUM_FIRST_STATES
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes
 
 envs = pytest.importorskip("brax.envs")
 
@@ -35,7 +35,7 @@ def test_its_episodes_are_those_of_brax(pendulum):
     assert_parity(envs.get_environment("inverted_pendulum", **CHEAP), pendulum)
 
 
-@pytest.mark.foreign
+@pytest.mark.third_party
 @pytest.mark.parametrize("name", ["ant", "fast"])
 def test_the_episodes_of_others_are_those_of_brax(name):
     assert_parity(envs.get_environment(name), jaxenvs.make(f"brax/{name}"))
@@ -80,7 +80,7 @@ def test_episodes_may_begin_in_states_that_were_made_once(pendulum):
     env = jaxenvs.make("brax/inverted_pendulum", resets="first", **CHEAP)
     venv = jaxenvs.VectorEnv(env, 64)
     _, timestep = jax.jit(venv.reset)(jax.random.key(1))
-    made = jax.vmap(pendulum.unwrapped.foreign.env.reset)(jax.random.split(jax.random.key(0), NUM_FIRST_STATES)).obs
+    made = jax.vmap(pendulum.unwrapped.source.env.reset)(jax.random.split(jax.random.key(0), NUM_FIRST_STATES)).obs
     distance = np.abs(np.asarray(timestep.observation)[:, None] - np.asarray(made)).max(-1)
     assert distance.min(1).max() < 1e-6
     assert len(set(distance.argmin(1).tolist())) > 30  # drawn, and not one for all

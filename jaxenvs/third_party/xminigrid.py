@@ -11,13 +11,21 @@ from gymnasium import spaces
 
 from jaxenvs.arguments import type_name
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, flat_dict, on_host, unbounded
-from jaxenvs.foreign.library import entry_points, require_library, shared
-from jaxenvs.foreign.precision import in_32_bits
+from jaxenvs.third_party.adapter import (
+    ThirdPartyEnvironment,
+    ThirdPartyState,
+    adapt,
+    box,
+    flat_dict,
+    on_host,
+    unbounded,
+)
+from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.precision import in_32_bits
 
 
 @environment
-class XMiniGridEnvironment(ForeignEnvironment):
+class XMiniGridEnvironment(ThirdPartyEnvironment):
     """Environment of xminigrid, whose whole TimeStep is the state.
 
     Its parameters are `max_steps`, the limit of an episode, and, for XLand, `ruleset`: goal, rules and objects. Each
@@ -29,14 +37,14 @@ class XMiniGridEnvironment(ForeignEnvironment):
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
         def reset(params: Any, key: jax.Array) -> Any:
-            return self.foreign.env.reset(self.foreign.constants.replace(**params), key)
+            return self.source.env.reset(self.source.constants.replace(**params), key)
 
         inner = in_32_bits(reset, self.params, key)
         return inner, flat_dict(inner.observation)
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
         def step(params: Any, inner: Any, action: Any) -> Any:
-            return self.foreign.env.step(self.foreign.constants.replace(**params), inner, action)
+            return self.source.env.step(self.source.constants.replace(**params), inner, action)
 
         inner = in_32_bits(step, self.params, inner, action)
         terminated, truncated = inner.last() & (inner.discount == 0), inner.last() & (inner.discount != 0)
@@ -44,12 +52,12 @@ class XMiniGridEnvironment(ForeignEnvironment):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        return self.foreign.constants.height * TILE_SIZE, self.foreign.constants.width * TILE_SIZE
+        return self.source.constants.height * TILE_SIZE, self.source.constants.width * TILE_SIZE
 
-    def render(self, state: ForeignState) -> np.ndarray:
+    def render(self, state: ThirdPartyState) -> np.ndarray:
         """Draw xminigrid's picture on the host, with what the agent sees lit."""
-        params = self.foreign.constants.replace(render_mode="rgb_array")
-        return np.asarray(self.foreign.env.render(params, on_host(state.inner)))
+        params = self.source.constants.replace(render_mode="rgb_array")
+        return np.asarray(self.source.env.render(params, on_host(state.inner)))
 
 
 TILE_SIZE = 32  # of xminigrid's pictures [pixels]

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign import from_craftax
-from tests.foreign.episodes import Shown, all_ids, assert_same_episodes, keys_of
+from jaxenvs.third_party import from_craftax
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes, keys_of
 
 craftax_env = pytest.importorskip("craftax.craftax_env")
 
@@ -18,7 +18,7 @@ def test_it_keeps_the_contract(id):
     jaxenvs.check_env(jaxenvs.make(id))
 
 
-@pytest.mark.foreign
+@pytest.mark.third_party
 def test_its_episodes_are_those_of_craftax():
     env = craftax_env.make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False)
     params = env.default_params.replace(max_timesteps=40)
@@ -50,7 +50,7 @@ def test_an_object_can_be_adapted():
     assert env.action_space.n == 17
 
 
-@pytest.mark.foreign
+@pytest.mark.third_party
 def test_its_picture_can_be_drawn_in_any_size():
     env = jaxenvs.make(CLASSIC)
     state, _ = jax.jit(env.reset)(jax.random.key(0))

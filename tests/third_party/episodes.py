@@ -30,20 +30,20 @@ Go1Footstand Go1Getup Go1Handstand Go1JoystickFlatTerrain Go1JoystickRoughTerrai
 H1JoystickGaitTracking LeapCubeReorient LeapCubeRotateZAxis Op3Joystick PandaOpenCabinet PandaPickCube
 PandaPickCubeCartesian PandaPickCubeOrientation PandaRobotiqPushCube SpotFlatTerrainJoystick SpotGetup
 SpotJoystickGaitTracking T1JoystickFlatTerrain T1JoystickRoughTerrain"""
-SKIPPED |= {f"pgx/{name}": "several players: tests/foreign/multi_agent" for name in _SEVERAL_PLAYERS.split()}
+SKIPPED |= {f"pgx/{name}": "several players: tests/third_party/multi_agent" for name in _SEVERAL_PLAYERS.split()}
 SKIPPED |= {f"playground/{name}": "clones the robot's model with git" for name in _CLONED.split()}
 
 
 def all_ids(library, *cheap):
     """Every id as a parameter of a test. All but the cheap ones, by name, are left out unless asked for."""
-    return [pytest.param(id, marks=[*_marks(id, cheap)]) for id in jaxenvs.foreign.ids(library)]
+    return [pytest.param(id, marks=[*_marks(id, cheap)]) for id in jaxenvs.third_party.ids(library)]
 
 
 def _marks(id, cheap):
     if id in SKIPPED:
         yield pytest.mark.skip(SKIPPED[id])
     if id.partition("/")[2] not in cheap:
-        yield pytest.mark.foreign
+        yield pytest.mark.third_party
 
 
 class Shown(NamedTuple):
@@ -55,7 +55,7 @@ class Shown(NamedTuple):
     truncated: Any
 
 
-def assert_same_episodes(env, reset, step, num_steps=100, num_lanes=4, seed=0, rtol=0.0):
+def assert_same_episodes(env, reset, step, num_steps=100, num_envs=4, seed=0, rtol=0.0):
     """Ours and the library's own reset and step show the same, step by step, up to the end of each episode.
 
     Args:
@@ -64,15 +64,15 @@ def assert_same_episodes(env, reset, step, num_steps=100, num_lanes=4, seed=0, r
       rtol: 0 for equal bits.
 
     Returns:
-      What was shown, with the axes steps and lanes.
+      What was shown, with the axes (steps, environments).
     """
     env = env.unwrapped
-    keys = jax.random.split(jax.random.key(seed), num_lanes)
+    keys = jax.random.split(jax.random.key(seed), num_envs)
     space = env.action_space
     space.seed(seed)
     state, timestep = jax.jit(jax.vmap(env.reset))(keys)
     library_state, observation = jax.jit(jax.vmap(reset))(keys)
-    running = np.ones(num_lanes, bool)
+    running = np.ones(num_envs, bool)
     assert_same(observation, timestep.observation, running, rtol)
     our_step = jax.jit(jax.vmap(env.step))
     library_step = jax.jit(jax.vmap(step, in_axes=(0, 0, 0, None)))
@@ -88,11 +88,11 @@ def assert_same_episodes(env, reset, step, num_steps=100, num_lanes=4, seed=0, r
     return jax.tree.map(lambda *leaves: np.stack(leaves), *seen)
 
 
-def assert_same(theirs, ours, lanes, rtol):
+def assert_same(theirs, ours, mask, rtol):
     theirs, ours = (jax.tree.leaves(tree) for tree in (theirs, ours))
     assert len(theirs) == len(ours)
     for their, our in zip(theirs, ours, strict=True):
-        our, their = (np.asarray(leaf, float)[lanes].ravel() for leaf in (our, their))
+        our, their = (np.asarray(leaf, float)[mask].ravel() for leaf in (our, their))
         np.testing.assert_allclose(our, their, rtol=rtol, atol=rtol)
 
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import environment
-from jaxenvs.foreign.adapter import ForeignState, stretched
-from jaxenvs.foreign.gymnax import GymnaxEnvironment, adapt_with_params, with_parameters
-from jaxenvs.foreign.library import entry_points, require_library, shared
+from jaxenvs.third_party.adapter import ThirdPartyState, stretched
+from jaxenvs.third_party.gymnax import GymnaxEnvironment, adapt_with_params, with_parameters
+from jaxenvs.third_party.library import entry_points, require_library, shared
 
 IDS = ["Craftax-Classic-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"]
 
@@ -31,18 +31,18 @@ class CraftaxEnvironment(GymnaxEnvironment):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        rows, columns = _picture(self.foreign.env)[1]
+        rows, columns = _picture(self.source.env)[1]
         return 48 * rows, 48 * columns
 
-    def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
-        renderer, _ = _picture(self.foreign.env)
+    def draw(self, state: ThirdPartyState, height: int, width: int) -> jax.Array:
+        renderer, _ = _picture(self.source.env)
         picture = jnp.clip(renderer(state.inner), 0, 255).astype(jnp.uint8)
         return stretched(picture, height, width)
 
     def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
         params = self.library_params
         unlimited = params.replace(max_timesteps=2**31 - 1)
-        terminated = jnp.asarray(self.foreign.env.is_terminal(inner, unlimited))
+        terminated = jnp.asarray(self.source.env.is_terminal(inner, unlimited))
         return terminated, jnp.asarray(inner.timestep >= params.max_timesteps)
 
 

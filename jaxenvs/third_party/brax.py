@@ -13,12 +13,12 @@ import numpy as np
 
 from jaxenvs.arguments import no_parameter, one_of
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, unbounded_of
-from jaxenvs.foreign.library import entry_points, require_library, shared
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, unbounded_of
+from jaxenvs.third_party.library import entry_points, require_library, shared
 
 
 @environment
-class BraxEnvironment(ForeignEnvironment):
+class BraxEnvironment(ThirdPartyEnvironment):
     """Environment of brax. It has no limit of an episode; `make` adds one of 1000 steps, as brax's training does.
 
     The parameter `gravity`, a vector [m/s^2], is traced; arguments of brax's class are part of the compiled function.
@@ -30,28 +30,28 @@ class BraxEnvironment(ForeignEnvironment):
     def library_env(self) -> Any:
         """The environment object of brax, with this environment's gravity."""
         if not self.params:
-            return self.foreign.env
-        env, gravity = copy.copy(self.foreign.env), jnp.asarray(self.params["gravity"])
+            return self.source.env
+        env, gravity = copy.copy(self.source.env), jnp.asarray(self.params["gravity"])
         env.sys = env.sys.tree_replace({"gravity": gravity, "opt.gravity": gravity})
         return env
 
     @property
     def can_render(self) -> bool:
-        return hasattr(self.foreign.env, "sys")
+        return hasattr(self.source.env, "sys")
 
     @property
     def render_fps(self) -> int:
-        return round(1 / float(self.foreign.env.dt)) if self.can_render else 30
+        return round(1 / float(self.source.env.dt)) if self.can_render else 30
 
-    def render(self, state: ForeignState) -> np.ndarray:
+    def render(self, state: ThirdPartyState) -> np.ndarray:
         if not self.can_render:
             return super().render(state)
         # MuJoCo draws with OpenGL: without a display, set the environment variable MUJOCO_GL=egl or osmesa.
         height, width = self.render_size
-        return np.asarray(self.foreign.env.render([state.inner.pipeline_state], height, width)[0])
+        return np.asarray(self.source.env.render([state.inner.pipeline_state], height, width)[0])
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        first = self.foreign.constants
+        first = self.source.constants
         if first is None:
             inner = self.library_env.reset(key)
         else:

@@ -27,7 +27,7 @@ CHEAP = ("jumanji",)
 def params():
     for library, name in IDS.items():
         module = "mujoco_playground" if library == "playground" else library
-        marks = [pytest.mark.thorough if library in CHEAP else pytest.mark.foreign]
+        marks = [pytest.mark.thorough if library in CHEAP else pytest.mark.third_party]
         yield pytest.param(module, f"{library}/{name}", id=library, marks=marks)
 
 

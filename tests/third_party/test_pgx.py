@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from tests.foreign.episodes import Shown, all_ids, assert_same_episodes, keys_of
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes, keys_of
 
 pgx = pytest.importorskip("pgx")
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign import from_jumanji
-from tests.foreign.episodes import Shown, all_ids, assert_same_episodes
+from jaxenvs.third_party import from_jumanji
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes
 
 jumanji = pytest.importorskip("jumanji")
 

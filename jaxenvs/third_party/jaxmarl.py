@@ -15,17 +15,17 @@ from gymnasium import spaces
 
 from jaxenvs.arguments import shown
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.adapter import Foreign, ForeignEnvironment, ForeignState, box, require_arrays
-from jaxenvs.foreign.library import entry_points, require_library, shared
 from jaxenvs.spaces import struct_of
+from jaxenvs.third_party.adapter import Source, ThirdPartyEnvironment, ThirdPartyState, box, require_arrays
+from jaxenvs.third_party.library import entry_points, require_library, shared
 
 
 @environment
-class JaxMarlEnvironment(ForeignEnvironment):
+class JaxMarlEnvironment(ThirdPartyEnvironment):
     """Environment of JaxMARL. Every leaf of its TimeSteps and actions has the leading axis `num_agents`.
 
     `jaxenvs.wrappers.Agents` makes its agents the sub-environments of a VectorEnv. An end in the step that reaches the
-    library's `max_steps` is a truncation, and any other a termination: JaxMARL does not tell them apart. Infos are
+    library's `max_steps` is a truncation, and any other a termination: JaxMARL does not distinguish them. Infos are
     dropped, except for legal actions.
     """
 
@@ -38,17 +38,17 @@ class JaxMarlEnvironment(ForeignEnvironment):
 
     @property
     def _agents(self) -> list[str]:
-        return list(self.foreign.env.agents)
+        return list(self.source.env.agents)
 
-    def reset(self, key: jax.Array) -> tuple[ForeignState, TimeStep]:
+    def reset(self, key: jax.Array) -> tuple[ThirdPartyState, TimeStep]:
         key, step_key = jax.random.split(key)
-        observations, inner = self.foreign.env.reset(key)
+        observations, inner = self.source.env.reset(key)
         inner = self._cast_state("reset", inner)
         nothing = jnp.zeros(self.num_agents, bool)
-        state = ForeignState(inner, step_key, jnp.zeros((), jnp.int32))
+        state = ThirdPartyState(inner, step_key, jnp.zeros((), jnp.int32))
         return state, self._timestep("reset", inner, observations, jnp.zeros(self.num_agents), nothing, nothing)
 
-    def step(self, state: ForeignState, action: Any) -> tuple[ForeignState, TimeStep]:
+    def step(self, state: ThirdPartyState, action: Any) -> tuple[ThirdPartyState, TimeStep]:
         assert state.key is not None
         assert state.elapsed_steps is not None
         key = jax.random.fold_in(state.key, state.elapsed_steps)
@@ -59,17 +59,17 @@ class JaxMarlEnvironment(ForeignEnvironment):
                     "jaxenvs.wrappers.Agents instead of VectorEnv."
                 )
         actions = {agent: jax.tree.map(lambda leaf, i=i: leaf[i], action) for i, agent in enumerate(self._agents)}
-        observations, inner, rewards, dones, _ = self.foreign.env.step_env(key, state.inner, actions)
+        observations, inner, rewards, dones, _ = self.source.env.step_env(key, state.inner, actions)
         inner = self._cast_state("step", inner)
         done = self._stacked(dones) | dones["__all__"]
         at_limit = self._is_at_limit(inner)
-        next_state = ForeignState(inner, state.key, jnp.asarray(state.elapsed_steps + 1))
+        next_state = ThirdPartyState(inner, state.key, jnp.asarray(state.elapsed_steps + 1))
         terminated, truncated = done & ~at_limit, done & at_limit
         reward = self._stacked(rewards)
         return next_state, self._timestep("step", inner, observations, reward, terminated, truncated)
 
     def _is_at_limit(self, inner: Any) -> Any:
-        limit = getattr(self.foreign.env, "max_steps", None)
+        limit = getattr(self.source.env, "max_steps", None)
         count = getattr(inner, "step", getattr(inner, "time", None))
         return False if limit is None or count is None else jnp.asarray(count >= limit).reshape(())
 
@@ -77,8 +77,8 @@ class JaxMarlEnvironment(ForeignEnvironment):
         self, function: str, inner: Any, observations: Any, reward: Any, terminated: Any, truncated: Any
     ) -> TimeStep:
         info = {}
-        if self.foreign.constants:
-            info["action_mask"] = self._stacked(self.foreign.env.get_avail_actions(inner)).astype(bool)
+        if self.source.constants:
+            info["action_mask"] = self._stacked(self.source.env.get_avail_actions(inner)).astype(bool)
         observation = jax.vmap(lambda one: self._cast_observation(function, one))(self._stacked(observations))
         return TimeStep(observation, jnp.asarray(reward, float), terminated, truncated, info)
 
@@ -120,7 +120,7 @@ def from_jaxmarl(env: Any) -> JaxMarlEnvironment:
         found.append(each[env.agents[0]])
     key = jax.eval_shape(lambda: jax.random.key(0))
     has_masks = isinstance(found[1], spaces.Discrete) and _has_masks(env, key)
-    draft = JaxMarlEnvironment({}, Foreign(env, found[0], found[1], has_masks))
+    draft = JaxMarlEnvironment({}, Source(env, found[0], found[1], has_masks))
 
     def first_step(key: jax.Array) -> Any:
         _, inner = env.reset(key)
@@ -130,7 +130,7 @@ def from_jaxmarl(env: Any) -> JaxMarlEnvironment:
 
     state = jax.eval_shape(first_step, key)
     strong = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)  # type: ignore[no-untyped-call]
-    return dataclasses.replace(draft, foreign=dataclasses.replace(draft.foreign, state=strong))
+    return dataclasses.replace(draft, source=dataclasses.replace(draft.source, state=strong))
 
 
 def _has_masks(env: Any, key: Any) -> bool:

@@ -13,13 +13,13 @@ from gymnasium import spaces
 
 import jaxenvs
 from jaxenvs import TimeStep, environment, struct
-from jaxenvs.foreign import ForeignEnvironment, from_gymnax
-from jaxenvs.foreign.adapter import adapt, box, ravelled
-from jaxenvs.foreign.library import entry_points, shared
+from jaxenvs.third_party import ThirdPartyEnvironment, from_gymnax
+from jaxenvs.third_party.adapter import adapt, box, ravelled
+from jaxenvs.third_party.library import entry_points, shared
 
 
 @environment
-class Sloppy(ForeignEnvironment):
+class Sloppy(ThirdPartyEnvironment):
     """Of Python's numbers at reset, integers for rewards, floats for flags, and what is no array in the info."""
 
     step_wants_key = True
@@ -88,7 +88,7 @@ def test_parameters_are_data():
         env.replace(gain=float("nan"))
 
 
-def test_a_parameter_of_some_lanes_is_changed_by_set_attr():
+def test_a_parameter_of_some_environments_is_changed_by_set_attr():
     bridge = pytest.importorskip("bridge")
     venv = bridge.JaxVecEnv(sloppy(), 3, seed=0)
     venv.reset()
@@ -159,14 +159,14 @@ def test_an_absent_library_is_answered_with_what_to_install(library, monkeypatch
         return real(name, *args)
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    for call in (lambda: jaxenvs.make(f"{library}/anything"), lambda: jaxenvs.foreign.ids(library)):
+    for call in (lambda: jaxenvs.make(f"{library}/anything"), lambda: jaxenvs.third_party.ids(library)):
         with pytest.raises(ImportError, match=rf'pip install "jaxenvs\[{library}\]"'):
             call()
 
 
 def test_ids_of_our_own_come_before_those_of_a_library(monkeypatch):
     monkeypatch.setitem(jaxenvs.registry.LIBRARIES, "Mine", None)
-    assert jaxenvs.spec("Mine/one").entry_point == "jaxenvs.foreign.Mine:make"
+    assert jaxenvs.spec("Mine/one").entry_point == "jaxenvs.third_party.Mine:make"
     monkeypatch.setitem(jaxenvs.registry._specs, "Mine/one", jaxenvs.Spec("Mine/one", Sloppy))
     assert jaxenvs.spec("Mine/one").entry_point is Sloppy
 

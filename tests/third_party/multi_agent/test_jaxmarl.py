@@ -9,7 +9,7 @@ import bridge
 import jaxenvs
 from jaxenvs import VectorEnv, learn
 from jaxenvs.wrappers import Agents
-from tests.foreign.episodes import keys_of
+from tests.third_party.episodes import keys_of
 
 jaxmarl = pytest.importorskip("jaxmarl")
 SPREAD = "jaxmarl/MPE_simple_spread_v3"

@@ -10,13 +10,13 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, stretched
-from jaxenvs.foreign.library import entry_points, require_library, shared
-from jaxenvs.foreign.precision import in_32_bits
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, stretched
+from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.precision import in_32_bits
 
 
 @environment
-class NavixEnvironment(ForeignEnvironment):
+class NavixEnvironment(ThirdPartyEnvironment):
     """Environment of navix, whose whole Timestep is the state.
 
     Its parameters are `max_steps`, navix's limit of an episode, and `penality_coeff`, the cost of a slow success.
@@ -26,13 +26,13 @@ class NavixEnvironment(ForeignEnvironment):
     render_fps = 10
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        inner = in_32_bits(self.foreign.env.reset, key)
+        inner = in_32_bits(self.source.env.reset, key)
         return _without_cache(inner), inner.observation
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
         # Call `_step`, because `step` resets, one step late.
         def step(params: Any, inner: Any, action: Any) -> Any:
-            return self.foreign.env.replace(**params)._step(_with_cache(inner), action)
+            return self.source.env.replace(**params)._step(_with_cache(inner), action)
 
         inner = in_32_bits(step, self.params, inner, action)
         timestep = TimeStep(
@@ -42,10 +42,10 @@ class NavixEnvironment(ForeignEnvironment):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        size: tuple[int, int] = self.foreign.constants
+        size: tuple[int, int] = self.source.constants
         return size
 
-    def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
+    def draw(self, state: ThirdPartyState, height: int, width: int) -> jax.Array:
         observe = require_library("navix").observations.rgb
         return stretched(in_32_bits(observe, _with_cache(state.inner).state), height, width)
 

@@ -12,9 +12,9 @@ from gymnasium import spaces
 
 from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, unbounded
-from jaxenvs.foreign.library import entry_points, require_library, shared
-from jaxenvs.foreign.precision import in_32_bits
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, unbounded
+from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.precision import in_32_bits
 
 # Games whose first two planes of an observation are the stones of the player to move and of the other one.
 BOARDS = ("connect_four", "go_9x9", "go_19x19", "othello", "tic_tac_toe")
@@ -22,7 +22,7 @@ BOARD_COLOURS = np.array([(226, 222, 210), (40, 90, 170), (210, 60, 50)], np.uin
 
 
 @environment
-class PgxEnvironment(ForeignEnvironment):
+class PgxEnvironment(ThirdPartyEnvironment):
     """Game of pgx. `info["action_mask"]` marks the legal actions; any other action loses the game.
 
     A game of several players is stepped by all of them in turn: `info["current_player"]` moves next, and sees the
@@ -35,12 +35,12 @@ class PgxEnvironment(ForeignEnvironment):
     step_wants_key = True
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        inner = in_32_bits(self.foreign.env.init, key)
+        inner = in_32_bits(self.source.env.init, key)
         return inner, inner.observation
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
         def step(params: dict[str, Any], inner: Any, action: Any, key: Any) -> Any:
-            env = copy.copy(self.foreign.env)  # the parameters are attributes; pgx has no functions of them
+            env = copy.copy(self.source.env)  # the parameters are attributes; pgx has no functions of them
             vars(env).update(params)
             return env.step(inner, action, key)
 
@@ -55,7 +55,7 @@ class PgxEnvironment(ForeignEnvironment):
             info |= {"current_player": inner.current_player, "rewards": inner.rewards}
         return info
 
-    def reset(self, key: jax.Array) -> tuple[ForeignState, TimeStep]:
+    def reset(self, key: jax.Array) -> tuple[ThirdPartyState, TimeStep]:
         state, timestep = super().reset(key)
         info = self._info(state.inner)
         dtypes = {name: timestep.info[name].dtype for name in info}
@@ -64,9 +64,9 @@ class PgxEnvironment(ForeignEnvironment):
     @property
     def num_players(self) -> int:
         """The number of players."""
-        return int(self.foreign.env.num_players)
+        return int(self.source.env.num_players)
 
-    def action_masks(self, state: ForeignState) -> jax.Array:
+    def action_masks(self, state: ThirdPartyState) -> jax.Array:
         """Return which actions are legal: bool (n,), as `info["action_mask"]`."""
         mask: jax.Array = state.inner.legal_action_mask
         return mask
@@ -83,7 +83,7 @@ class PgxEnvironment(ForeignEnvironment):
     def render_size(self) -> tuple[int, int]:
         return 400, 400
 
-    def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
+    def draw(self, state: ThirdPartyState, height: int, width: int) -> jax.Array:
         """Draw a game of MinAtar, or stones on a board; other games have only vector graphics in pgx."""
         if self._is_board:
             own, other = state.inner.observation[..., 0], state.inner.observation[..., 1]
@@ -100,11 +100,11 @@ class PgxEnvironment(ForeignEnvironment):
 
     @property
     def _is_board(self) -> bool:
-        return str(self.foreign.env.id) in BOARDS
+        return str(self.source.env.id) in BOARDS
 
     @property
     def _is_minatar(self) -> bool:
-        return str(self.foreign.env.id).startswith("minatar-")
+        return str(self.source.env.id).startswith("minatar-")
 
 
 @shared

@@ -16,8 +16,8 @@ from gymnasium import spaces
 from jaxenvs.arguments import is_real, no_parameter
 from jaxenvs.drawing.tiles import draw_tiles
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, ravelled, unbounded
-from jaxenvs.foreign.library import entry_points, require_library, shared
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, ravelled, unbounded
+from jaxenvs.third_party.library import entry_points, require_library, shared
 
 # Environments whose observations leave their declared space.
 OUTSIDE = {"Catch-bsuite", "FourRooms-misc", "GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"}
@@ -41,7 +41,7 @@ CHANNEL_COLOURS = np.array(
 
 
 @environment
-class GymnaxEnvironment(ForeignEnvironment):
+class GymnaxEnvironment(ThirdPartyEnvironment):
     """Environment of gymnax. Its own limit of an episode truncates; the numbers of its `EnvParams` are parameters.
 
     `max_steps_in_episode` is part of the compiled function, because some shapes of observations depend on it: pass it
@@ -54,21 +54,21 @@ class GymnaxEnvironment(ForeignEnvironment):
     @property
     def library_params(self) -> Any:
         """The `EnvParams` object of gymnax."""
-        return self.foreign.constants.replace(**self.params)
+        return self.source.constants.replace(**self.params)
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        return observation_space(self.foreign.env, self.library_params)
+        return observation_space(self.source.env, self.library_params)
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        return converted(self.foreign.env.action_space(self.library_params))
+        return converted(self.source.env.action_space(self.library_params))
 
     @property
     def can_render(self) -> bool:
-        return len(self.foreign.observation_space.shape or ()) in (2, 3)
+        return len(self.source.observation_space.shape or ()) in (2, 3)
 
-    def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
+    def draw(self, state: ThirdPartyState, height: int, width: int) -> jax.Array:
         if not self.can_render:
             return super().draw(state, height, width)
         observation = self._observe(state)
@@ -80,12 +80,12 @@ class GymnaxEnvironment(ForeignEnvironment):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        rows, columns = (self.foreign.observation_space.shape or ())[:2] if self.can_render else (1, 1)
+        rows, columns = (self.source.observation_space.shape or ())[:2] if self.can_render else (1, 1)
         return 400, 400 * columns // rows
 
-    def _observe(self, state: ForeignState) -> jax.Array:
+    def _observe(self, state: ThirdPartyState) -> jax.Array:
         """Return the observation of a state, whose last action is not known."""
-        env, key = self.foreign.env, jax.random.key(0)
+        env, key = self.source.env, jax.random.key(0)
         if hasattr(env, "observe"):
             return jnp.asarray(env.observe(key, state.inner, None, self.library_params))
         arguments = inspect.signature(env.get_obs).parameters
@@ -93,16 +93,16 @@ class GymnaxEnvironment(ForeignEnvironment):
         return jnp.asarray(env.get_obs(state.inner, **given))
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        observation, inner = self.foreign.env.reset_env(key, self.library_params)
+        observation, inner = self.source.env.reset_env(key, self.library_params)
         return inner, observation
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
-        observation, inner, reward, done, info = self.foreign.env.step_env(key, inner, action, self.library_params)
+        observation, inner, reward, done, info = self.source.env.step_env(key, inner, action, self.library_params)
         return inner, TimeStep(observation, reward, *self._ends(inner, done), info)
 
     def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
         """Return whether the episode is terminated, and whether it is truncated."""
-        env, params = self.foreign.env, self.library_params
+        env, params = self.source.env, self.library_params
         if hasattr(env, "is_truncated"):
             return done, env.is_truncated(inner, params)
         truncated = jnp.asarray(inner.time >= params.max_steps_in_episode)
@@ -173,11 +173,11 @@ def _adapted(cls: type[Adapter], env: Any, params: Any, traced: dict[str, Any]) 
 def with_parameters(build: Callable[..., Adapter], name: str, parameters: dict[str, Any]) -> Adapter:
     """Call `build` with parameters that are numbers of the adapter, fields of its params, or arguments of the class."""
     env = build(name)
-    fields = [field.name for field in dataclasses.fields(env.foreign.constants)]
+    fields = [field.name for field in dataclasses.fields(env.source.constants)]
     arguments = {key: value for key, value in parameters.items() if key not in fields}
-    known = [*fields, *inspect.signature(type(env.foreign.env)).parameters]
+    known = [*fields, *inspect.signature(type(env.source.env)).parameters]
     for unknown in arguments.keys() - set(known):
-        raise TypeError(no_parameter(type(env.foreign.env).__name__, unknown, known))
+        raise TypeError(no_parameter(type(env.source.env).__name__, unknown, known))
     if arguments:
         env = build(name, **arguments)
     constants = {key: value for key, value in parameters.items() if key in fields and key not in env.params}
