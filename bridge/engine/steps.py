@@ -145,23 +145,23 @@ class Environments:
         static_part = base.programs.state, chain.types, masks
         return cls(*static_part, base.venv, base.packed_state, chain.state(), observation, recalled)
 
-    def layout(self, lanes: Any, same: Any) -> Environments:
+    def layout(self, per_env: Any, same: Any) -> Environments:
         """Return how arrays are divided over devices, as a prefix of this pytree.
 
         Args:
-          lanes: stands for arrays with a leading axis of environments.
+          per_env: stands for arrays with a leading axis of environments.
           same: stands for arrays that are equal on all devices.
         """
-        venv = same if self.venv.env_axis is None else lanes
-        own = {"env_state": lanes, "wrapper_states": self._layouts(lanes, same), "observation": lanes}
-        return dataclasses.replace(self, venv=venv, recalled=None if self.recalled is None else lanes, **own)
+        venv = same if self.venv.env_axis is None else per_env
+        own = {"env_state": per_env, "wrapper_states": self._layouts(per_env, same), "observation": per_env}
+        return dataclasses.replace(self, venv=venv, recalled=None if self.recalled is None else per_env, **own)
 
-    def layout_of_end(self, lanes: Any, same: Any) -> End:
+    def layout_of_end(self, per_env: Any, same: Any) -> End:
         """Return how the arrays that `end` returns are divided over devices, with the arguments of `layout`."""
-        return End(lanes, self._layouts(lanes, same), lanes, None if self.recalled is None else lanes)
+        return End(per_env, self._layouts(per_env, same), per_env, None if self.recalled is None else per_env)
 
-    def _layouts(self, lanes: Any, same: Any) -> tuple[Any, ...]:
-        return tuple(kind.layout(state, lanes, same) for kind, state in zip(self.wrapper_types, self.wrapper_states))
+    def _layouts(self, per_env: Any, same: Any) -> tuple[Any, ...]:
+        return tuple(kind.layout(state, per_env, same) for kind, state in zip(self.wrapper_types, self.wrapper_states))
 
     def of_one_device(self, mesh: Mesh) -> Environments:
         """Return the part of one device, inside a function that is compiled for the devices of a mesh."""

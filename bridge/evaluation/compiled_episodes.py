@@ -51,8 +51,8 @@ def _episodes(
       seeds, wanted: of the environments; whether their episode is needed.
       exploration_rate: how often a Q network acts at random, if it is not deterministic.
     """
-    lane_keys = jax.vmap(jax.random.key)(seeds)
-    policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(DRAWS_OF_POLICY))
+    env_keys = jax.vmap(jax.random.key)(seeds)
+    policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(env_keys, jnp.uint32(DRAWS_OF_POLICY))
     named, recalls = network.unravel(parameters), hasattr(network, "recall")
 
     # One environment at a time, so that its random draws do not depend on the number of environments.
@@ -80,7 +80,7 @@ def _episodes(
         return state, wrapper_states, seen.observation, memory, records, running & ~timestep.done, step + 1
 
     if begun is None:
-        (state, timestep), wrapper_states = venv.reset(lane_keys), ()
+        (state, timestep), wrapper_states = venv.reset(env_keys), ()
         observation = timestep.observation
     else:
         packed_state, wrapper_states, observation = begun

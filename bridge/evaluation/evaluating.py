@@ -40,7 +40,7 @@ from jaxenvs.wrappers.action_masker import require_action_masks
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
 NO_LIMIT = 2**31 - 1
 # More would take days, or exceed memory.
-MOST_EPISODES, MOST_LANES = 10**7, 2**20
+MOST_EPISODES, MOST_ENVS = 10**7, 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +82,8 @@ def evaluate(
     deterministic: bool = True,
     seed: int = 0,
     max_steps: int | None = None,
-    max_lanes: int = 4096,
+    max_envs: int = 4096,
+    max_lanes: int | None = None,
 ) -> Evaluation:
     """Run whole episodes of a policy, many at once, without changing the model or `env`.
 
@@ -109,8 +110,9 @@ def evaluate(
         exploration from one noise matrix an episode; DQN and QRDQN explore at the model's `exploration_rate`.
       seed: episode i is the first of environment i of a JaxVecEnv with this seed, with `jax.random.key(seed + i)`.
       max_steps: longer episodes are truncated after this number of steps. Required without a TimeLimit.
-      max_lanes: the most episodes that run at once; the others follow. It affects only time and memory. In a custom
+      max_envs: the most episodes that run at once; the others follow. It affects only time and memory. In a custom
         wrapper without `any_num_envs`, as many run at once as `env` has environments.
+      max_lanes: deprecated, the name of `max_envs` in 0.2.0.
 
     Raises:
       NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
@@ -120,7 +122,10 @@ def evaluate(
     """
     require_usable()
     n_episodes = arguments.positive_int("n_episodes", n_episodes, MOST_EPISODES)
-    max_lanes = arguments.positive_int("max_lanes", max_lanes, MOST_LANES)
+    if max_lanes is not None:
+        warnings.warn("evaluate's argument max_lanes is deprecated: use max_envs.", DeprecationWarning, stacklevel=2)
+        max_envs = max_lanes
+    max_envs = arguments.positive_int("max_envs", max_envs, MOST_ENVS)
     if max_steps is not None:
         max_steps = arguments.positive_int("max_steps", max_steps)
     seed = arguments.integer("seed", seed, -(2**63), None, "an int")
@@ -133,17 +138,17 @@ def evaluate(
     try:
         _require_known_predict(model)
         network = export_acting(policy)
-        lanes, stack = _environments(env)
+        venv, stack = _environments(env)
         stack = _as_the_policy_sees(stack, model, policy)
         chain = _chain(stack)
     except NotCompilable as reason:
         raise NotCompilable(f"{reason} Use {EVALUATE_POLICY} instead.") from reason
-    _require_spaces(policy, network, stack, lanes.lane_env(0))
-    _require_ends(lanes.lane_env(0), max_steps)
+    _require_spaces(policy, network, stack, venv.lane_env(0))
+    _require_ends(venv.lane_env(0), max_steps)
 
     # A power of two, so that other numbers of episodes share a compiled function; surplus environments stand still.
-    num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
-    return _at_once(model, policy, network, lanes, chain, num_lanes, n_episodes, deterministic, seed, max_steps)
+    num_envs = min(max_envs, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
+    return _at_once(model, policy, network, venv, chain, num_envs, n_episodes, deterministic, seed, max_steps)
 
 
 def _policy_of(model: Any) -> Any:
@@ -169,17 +174,17 @@ def _at_once(
     model: BaseAlgorithm | BasePolicy,
     policy: BasePolicy,
     network: Network,
-    lanes: VectorEnv,
+    envs: VectorEnv,
     chain: Chain,
-    num_lanes: int,
+    num_envs: int,
     n_episodes: int,
     deterministic: bool,
     seed: int,
     max_steps: int | None,
 ) -> Evaluation:
-    """Run the episodes in the compiled function, `num_lanes` of them in each call.
+    """Run the episodes in the compiled function, `num_envs` of them in each call.
 
-    `lanes` are the environments, with the parameters that each has; `chain` presents them to the policy.
+    `envs` has the parameters of each environment; `chain` presents the environments to the policy.
     """
     parameters = read_parameters(acting_tensors(policy, network))
     exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0
@@ -188,10 +193,10 @@ def _at_once(
         require_action_masks(chain.base.venv)
     limit = np.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
     parts = []
-    for first in range(0, n_episodes, num_lanes):
-        episode = first + np.arange(num_lanes)
+    for first in range(0, n_episodes, num_envs):
+        episode = first + np.arange(num_envs)
         first_seed = (seed + first) % 2**32
-        base, begun = chain.base.with_envs(_lanes(lanes, episode)), None
+        base, begun = chain.base.with_envs(_env_per_episode(envs, episode)), None
         if chain.wrappers:  # their first reset runs on the host, in SB3's own code
             base.seed(first_seed)
             copies = chain.around(base)
@@ -199,7 +204,7 @@ def _at_once(
             around = Chain.of(copies)
             begun = base.packed_state, around.state(), around.observation(observation)
         venv = dataclasses.replace(base.venv, autoreset=AutoresetMode.DISABLED)
-        seeds = (first_seed + np.arange(num_lanes)).astype(np.uint32)
+        seeds = (first_seed + np.arange(num_envs)).astype(np.uint32)
         given = (venv, parameters, begun, seeds, episode < n_episodes, limit, np.float32(exploration_rate))
         parts.append(program()(network, deterministic, masks, chain.types, base.programs.state, *given))
     returns, lengths, terminated, truncated = (
@@ -271,7 +276,7 @@ def _chain(env: VecEnv) -> Chain:
     return Chain.of(env)
 
 
-def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
+def _env_per_episode(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
     """Return one environment for each episode, with its parameters, as a JaxVecEnv takes them."""
     env = venv.env
     if venv.env_axis == 0:
@@ -289,12 +294,12 @@ def _require_known_predict(model: BaseAlgorithm | BasePolicy) -> None:
         raise NotCompilable(f"{type(model).__name__} overrides predict, which a compiled function would not call.")
 
 
-def _require_ends(lane: Environment[Any], max_steps: int | None) -> None:
-    env = lane
-    while isinstance(env, Wrapper) and not isinstance(env, TimeLimit):
-        env = env.env
-    if max_steps is None and not isinstance(env, TimeLimit):
-        raise ValueError(f"{type(lane).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
+def _require_ends(env: Environment[Any], max_steps: int | None) -> None:
+    inner = env
+    while isinstance(inner, Wrapper) and not isinstance(inner, TimeLimit):
+        inner = inner.env
+    if max_steps is None and not isinstance(inner, TimeLimit):
+        raise ValueError(f"{type(env).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
 
 
 def _require_numbers(parameters: np.ndarray, chain: Chain) -> None:
@@ -306,16 +311,16 @@ def _require_numbers(parameters: np.ndarray, chain: Chain) -> None:
         raise ValueError("The statistics of the VecNormalize contain NaN.")
 
 
-def _require_spaces(policy: BasePolicy, network: Network, env: VecEnv, lane: Environment[Any]) -> None:
-    if not _fits(env.observation_space, policy.observation_space):
+def _require_spaces(policy: BasePolicy, network: Network, venv: VecEnv, env: Environment[Any]) -> None:
+    if not _fits(venv.observation_space, policy.observation_space):
         raise ValueError(
-            f"The policy expects observations of {policy.observation_space}, but {type(lane.unwrapped).__name__} has "
-            f"{env.observation_space}."
+            f"The policy expects observations of {policy.observation_space}, but {type(env.unwrapped).__name__} has "
+            f"{venv.observation_space}."
         )
-    if not _takes(lane.action_space, network.head):
+    if not _takes(env.action_space, network.head):
         raise ValueError(
-            f"The policy chooses actions of {policy.action_space}, but {type(lane.unwrapped).__name__} has "
-            f"{lane.action_space}."
+            f"The policy chooses actions of {policy.action_space}, but {type(env.unwrapped).__name__} has "
+            f"{env.action_space}."
         )
 
 

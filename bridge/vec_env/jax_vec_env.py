@@ -18,9 +18,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env import argument_checks as checks
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.argument_checks import lanes_of
+from bridge.vec_env.argument_checks import env_indices_of
 from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
-from bridge.vec_env.base import MAX_IMAGES, AllLanesVecEnv
+from bridge.vec_env.base import MAX_IMAGES, BatchedVecEnv
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
 from bridge.vec_env.packing import Packed
 from bridge.vec_env.programs import Programs
@@ -33,7 +33,7 @@ from jaxenvs.parameters import with_parameter
 from jaxenvs.wrappers.action_masker import has_action_masks, with_action_masks
 
 
-class JaxVecEnv(AllLanesVecEnv):
+class JaxVecEnv(BatchedVecEnv):
     """Vectorized environment for Stable-Baselines3 that steps `num_envs` JAX environments with one compiled function.
 
     `reset` and `step` return new NumPy arrays, which are writable and never overwritten. Each environment has its own
@@ -102,7 +102,7 @@ class JaxVecEnv(AllLanesVecEnv):
         new._use(with_action_masks(venv, Programs.of(venv).timestep))
         new._check_action = ActionChecker(self.action_space, venv.num_envs)
         new.quiet_infos = QuietInfos(venv.num_envs)
-        AllLanesVecEnv.__init__(new, venv.num_envs, self.observation_space, self.action_space)
+        BatchedVecEnv.__init__(new, venv.num_envs, self.observation_space, self.action_space)
         new.metadata = self.metadata
         return new
 
@@ -162,8 +162,8 @@ class JaxVecEnv(AllLanesVecEnv):
             given = self.in_space_dtypes(outputs.final_observation)
             if given is not outputs.final_observation:
                 outputs = outputs._replace(final_observation=given)
-            for lane, info in zip(ended.tolist(), ended_infos(outputs, (ended,), self.t_start)):
-                infos[lane] = info
+            for index, info in zip(ended.tolist(), ended_infos(outputs, (ended,), self.t_start)):
+                infos[index] = info
             update_reset_infos(self.reset_infos, outputs.info, (ended,))
         observation = self.in_space_dtypes(outputs.observation)
         return observation, outputs.reward.astype(np.float32, copy=False), outputs.done, infos
@@ -229,12 +229,12 @@ class JaxVecEnv(AllLanesVecEnv):
           ValueError: an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
-        lanes = lanes_of(indices, self.venv.num_envs)
+        env_indices = env_indices_of(indices, self.venv.num_envs)
         if attr_name == "state":
-            return self._lane_states(lanes)
+            return self._env_states(env_indices)
         if attr_name == "render_mode":
-            return ["rgb_array" if self.venv.env.can_render else None for _ in lanes]
-        return [attribute_of(self.venv.lane_env(lane), attr_name, self.spec) for lane in lanes]
+            return ["rgb_array" if self.venv.env.can_render else None for _ in env_indices]
+        return [attribute_of(self.venv.lane_env(index), attr_name, self.spec) for index in env_indices]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Change a numeric parameter of the environments, immediately and without compiling again.
@@ -251,9 +251,9 @@ class JaxVecEnv(AllLanesVecEnv):
             only some environments' observation space; or an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
-        lanes = lanes_of(indices, self.num_envs)
+        env_indices = env_indices_of(indices, self.num_envs)
         what = f"{attr_name} = {value!r}" if jax.tree_util.all_leaves([value]) else f"The new {attr_name}"
-        self._use_like(with_parameter(self.venv, attr_name, value, lanes), what, lanes)
+        self._use_like(with_parameter(self.venv, attr_name, value, env_indices), what, env_indices)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
@@ -266,20 +266,20 @@ class JaxVecEnv(AllLanesVecEnv):
           AttributeError, TypeError: there is no such method.
           ValueError: an index is out of range.
         """
-        lanes = lanes_of(indices, self.num_envs)
+        env_indices = env_indices_of(indices, self.num_envs)
         instance("method_name", method_name, str, "a str")
         if method_name == "action_masks" and not (method_args or method_kwargs) and self.programs.has_action_masks:
             masks = np.asarray(self.programs.action_masks(self._parameters, self._started()))
-            return list(masks if indices is None else masks[lanes])
+            return list(masks if indices is None else masks[env_indices])
         if method_name == "get_wrapper_attr":
             return self.get_attr(*method_args, **{"indices": indices, **method_kwargs})
-        envs = self.get_attr("env", lanes)
-        methods = [function(f"method_name = {method_name!r}", each) for each in self.get_attr(method_name, lanes)]
+        envs = self.get_attr("env", env_indices)
+        methods = [function(f"method_name = {method_name!r}", each) for each in self.get_attr(method_name, env_indices)]
         if not methods or next(iter(inspect.signature(methods[0]).parameters), None) != "state":
             return [method(*method_args, **method_kwargs) for method in methods]
         return [
             method(state_of(method, env, state), *method_args, **method_kwargs)
-            for method, env, state in zip(methods, envs, self._lane_states(lanes), strict=True)
+            for method, env, state in zip(methods, envs, self._env_states(env_indices), strict=True)
         ]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -310,7 +310,7 @@ class JaxVecEnv(AllLanesVecEnv):
         """
         venv, vector_state = state_from_arrays(self.venv, state)
         packed = self.programs.pack_state(vector_state)
-        self._use_like(venv, "state", lanes_of(None, self.num_envs))
+        self._use_like(venv, "state", list(range(self.num_envs)))
         self.write_back(packed)
         self._reset_seeds()
 
@@ -367,16 +367,16 @@ class JaxVecEnv(AllLanesVecEnv):
         # One statement, which Ctrl-C cannot interrupt halfway.
         self.venv, self.programs, self._parameters = venv, programs, parameters
 
-    def _use_like(self, venv: VectorEnv, what: str, lanes: list[int]) -> None:
+    def _use_like(self, venv: VectorEnv, what: str, env_indices: list[int]) -> None:
         """Call `_use` if the spaces stay as SB3 expects: the same actions, and one observation space for all.
 
-        The error message calls the change `what`. It concerns the environments `lanes`.
+        The change concerns the environments at `env_indices`; the error message calls it `what`.
         """
-        if not lanes:
+        if not env_indices:
             return
-        observation_space, action_space = checks.shared_spaces(venv, lanes)
+        observation_space, action_space = checks.shared_spaces(venv, env_indices)
         before = self.observation_space, self.action_space
-        is_of_all = len(set(lanes)) == self.num_envs
+        is_of_all = len(set(env_indices)) == self.num_envs
         checks.require_like(what, (observation_space, action_space), before, is_of_all)
         if self._state is not None and not Programs.of(venv, self.mesh).state.fits(self.programs.state):
             raise ValueError(f"{what} would give the environments states of other shapes: make a new JaxVecEnv.")
@@ -389,6 +389,6 @@ class JaxVecEnv(AllLanesVecEnv):
             raise RuntimeError("Call reset() first: the environments have no state, or a failed step lost it.")
         return self._state
 
-    def _lane_states(self, lanes: list[int]) -> list[Any]:
+    def _env_states(self, env_indices: list[int]) -> list[Any]:
         states = self.programs.unpack_state(self._started()).lanes
-        return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], states) for lane in lanes]
+        return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in env_indices]

@@ -80,17 +80,17 @@ class Programs:
         given = (state, self.timestep) if mesh is None else _first(part)
         self.state, self._outputs = Packing(given[0]), Packing(jax.eval_shape(Outputs.of, given[1]))
         self._key_impl = key_impl(state.lane_key)
-        lanes, own = (None, None) if mesh is None else layouts(mesh)
+        per_env, own = (None, None) if mesh is None else layouts(mesh)
         if mesh is not None and venv.env_axis is not None:
             own = layout_behind(mesh)
-        self._lanes, self._own = lanes, own
-        self.reset = self._jit(self._reset, own, lanes)
-        self.first_episodes = self._jit(self._first_episodes, lanes)
-        self.step = self._jit(self._step, own, lanes, lanes, donate_argnums=1)
-        self.step_on_device = self._jit(self._step_on_device, own, lanes, lanes, donate_argnums=1)
-        self.pack_state = self._jit(self.state.pack, lanes)
-        self.unpack_state = self.state.unpack if mesh is None else self._jit(self.state.unpack, lanes)
-        self.action_masks = self._jit(self._action_masks, own, lanes)
+        self._per_env, self._own = per_env, own
+        self.reset = self._jit(self._reset, own, per_env)
+        self.first_episodes = self._jit(self._first_episodes, per_env)
+        self.step = self._jit(self._step, own, per_env, per_env, donate_argnums=1)
+        self.step_on_device = self._jit(self._step_on_device, own, per_env, per_env, donate_argnums=1)
+        self.pack_state = self._jit(self.state.pack, per_env)
+        self.unpack_state = self.state.unpack if mesh is None else self._jit(self.state.unpack, per_env)
+        self.action_masks = self._jit(self._action_masks, own, per_env)
         self.has_action_masks = _gives_masks(venv, state)
 
     def _jit(self, function: Callable[..., Any], *specs: object, **options: Any) -> Any:
@@ -99,7 +99,7 @@ class Programs:
         `specs` are the layouts of its arguments over the devices of the mesh.
         """
         if self._mesh is not None:
-            function = on_each(function, self._mesh, specs, self._lanes)
+            function = on_each(function, self._mesh, specs, self._per_env)
         return jax.jit(function, compiler_options=compiler_options(), **options)
 
     def parameters(self, venv: VectorEnv) -> list[jax.Array]:

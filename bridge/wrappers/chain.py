@@ -224,10 +224,10 @@ class Chain:
         for wrapper, state in zip(self.wrappers, states, strict=True):
             wrapper.write_back(state)
 
-    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: tuple[object, ...]) -> None:
+    def infos(self, infos: Infos, step: np.ndarray, env_indices: np.ndarray, outputs: tuple[object, ...]) -> None:
         """Change the JaxVecEnv's infos of ended episodes into the outermost wrapper's, as CompiledWrapper's `infos`."""
         for wrapper, output in zip(self.wrappers, outputs, strict=True):
-            wrapper.infos(infos, step, lane, output)
+            wrapper.infos(infos, step, env_indices, output)
 
 
 def in_dtypes_of(given: Arrays, observation: Arrays) -> Any:

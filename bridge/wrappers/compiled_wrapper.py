@@ -88,15 +88,15 @@ class CompiledWrapper(Generic[W]):
         raise NotImplementedError("A CompiledWrapper must define step.")
 
     @staticmethod
-    def layout(state: Any, lanes: Any, same: Any) -> Any:
+    def layout(state: Any, per_env: Any, same: Any) -> Any:
         """Return a prefix of the state that says how it is divided over devices. Used only with `divides`.
 
         Args:
           state: the wrapper's state.
-          lanes: marks arrays with the leading axis of environments.
+          per_env: marks arrays with the leading axis of environments.
           same: marks arrays that are the same on all devices, also after `step`.
         """
-        return lanes
+        return per_env
 
     def check(self, outputs: Any) -> None:
         """Raise or warn because of the stacked outputs of `step`. If it raises, the rollout is discarded."""
@@ -107,7 +107,7 @@ class CompiledWrapper(Generic[W]):
     def show(self, outputs: Any) -> None:
         """Set the wrapper's attributes to what they are after one step, from its outputs, for a callback."""
 
-    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: Any) -> None:
+    def infos(self, infos: Infos, step: np.ndarray, env_indices: np.ndarray, outputs: Any) -> None:
         """Change the infos of the episodes that ended, in place.
 
         Their `terminal_observation`, if they have one, is already the outermost wrapper's. If a class does not override
@@ -115,6 +115,6 @@ class CompiledWrapper(Generic[W]):
 
         Args:
           infos: of the wrapper inside, in chronological order.
-          step, lane: the step and the environment in which each of the episodes ended.
+          step, env_indices: the step and the index of the environment in which each of the episodes ended.
           outputs: of `step`, stacked, on the host.
         """

@@ -91,9 +91,9 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         return after, normalized, (old_obs, timestep.reward) if state.is_watched else ()
 
     @staticmethod
-    def layout(state: NormalizeState, lanes: Any, same: Any) -> NormalizeState:
+    def layout(state: NormalizeState, per_env: Any, same: Any) -> NormalizeState:
         return dataclasses.replace(
-            state, normalizer=state.normalizer.layout(lanes, same), old_obs=lanes, old_reward=lanes
+            state, normalizer=state.normalizer.layout(per_env, same), old_obs=per_env, old_reward=per_env
         )
 
     def write_back(self, state: NormalizeState) -> None:

@@ -272,8 +272,8 @@ class CompiledAlgorithm(BaseAlgorithm):
             has_monitor = not monitor_wrapper or is_wrapped(env, Monitor)
             if verbose >= 1:
                 print(*([] if has_monitor else [MONITOR_MESSAGE]), DUMMY_MESSAGE, sep="\n")
-            lane = env if has_monitor else Monitor(env)
-            env = SerialVecEnv([lambda: lane])
+            monitored = env if has_monitor else Monitor(env)
+            env = SerialVecEnv([lambda: monitored])
         return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     # --- Logs ---------------------------------------------------------------------------------------------------

@@ -86,8 +86,8 @@ class Episodes(QuietCallback):
         self.returns: list[float] = []
 
     def _on_step(self) -> bool:
-        for lane in np.flatnonzero(self.locals["dones"]):
-            told = self.locals["infos"][lane].get("episode")
+        for index in np.flatnonzero(self.locals["dones"]):
+            told = self.locals["infos"][index].get("episode")
             if told is not None:  # None if a life was lost, and the game continues
                 self.timesteps.append(self.num_timesteps)
                 self.returns.append(float(told["r"]))

@@ -59,12 +59,12 @@ class Block:
         self.infos = ended_infos(steps.outputs, ended, chain.base.t_start)
         if leaves := jax.tree.leaves(final_observation):
             first = self.num_steps - len(leaves[0])
-            for info, step, lane in zip(self.infos, *(part.tolist() for part in ended)):
+            for info, step, index in zip(self.infos, *(part.tolist() for part in ended)):
                 if step >= first:
-                    last = jax.tree.map(lambda leaf, at=(step - first, lane): np.array(leaf[at]), final_observation)
+                    last = jax.tree.map(lambda leaf, at=(step - first, index): np.array(leaf[at]), final_observation)
                     info["terminal_observation"] = last
         chain.infos(self.infos, ended[0], ended[1], steps.wrapper_outputs)
-        self._lanes = ended[1].tolist()
+        self._env_indices = ended[1].tolist()
         self._tells = bool(jax.tree.leaves(steps.outputs.final_info))  # also in steps in which no episode ends
         self._first_of_step = np.searchsorted(ended[0], np.arange(self.num_steps + 1)).tolist()
 
@@ -80,8 +80,8 @@ class Block:
         else:
             told = jax.tree.map(lambda leaf: leaf[step], self._outputs.final_info) if self._tells else {}
             infos = self._chain.base.quiet_infos(told)
-        for lane, info in zip(self._lanes[rows], self.infos[rows]):
-            infos[lane] = info
+        for index, info in zip(self._env_indices[rows], self.infos[rows]):
+            infos[index] = info
         return infos
 
 

@@ -83,11 +83,11 @@ def collect_rollouts(
         algorithm._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
         algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
         algorithm._on_step()
-        for lane in ended:
+        for index in ended:
             num_episodes += 1
             algorithm._episode_num += 1
             if action_noise is not None:
-                action_noise.reset(**({"indices": [lane]} if num_envs > 1 else {}))
+                action_noise.reset(**({"indices": [index]} if num_envs > 1 else {}))
             if log_interval is not None and algorithm._episode_num % log_interval == 0:
                 algorithm.dump_logs()
     door.on_rollout_end()

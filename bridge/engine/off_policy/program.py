@@ -149,13 +149,13 @@ def program(mesh: Mesh | None) -> Callable[..., Any]:
 
 def _specs(mesh: Mesh, environments: Environments, is_watched: bool) -> tuple[driver.Run, Any, Any]:
     """Return how the results of the compiled function are divided over devices."""
-    lanes: Any  # they stand for arrays
+    per_env: Any  # they stand for arrays
     same: Any
-    (lanes, same), many = layouts(mesh), layout_behind(mesh)
-    exploration = ExplorationState(CollectorState((), ()), lanes, lanes)
+    (per_env, same), many = layouts(mesh), layout_behind(mesh)
+    exploration = ExplorationState(CollectorState((), ()), per_env, per_env)
     counts = dict.fromkeys(("num_updated", "count", "num_ended"), same)
     run = driver.Run(learner=same, exploration=exploration, progress=same, metrics=same, kept=(), **counts)
-    return run, environments.layout_of_end(lanes, same), (many, many, ()) if is_watched else (many, lanes, lanes)
+    return run, environments.layout_of_end(per_env, same), (many, many, ()) if is_watched else (many, per_env, per_env)
 
 
 def most_steps(num_envs: int) -> int:

@@ -80,10 +80,10 @@ class Collecting:
         static_part = network, n_steps, algorithm._steps_of_same_noise(), keeps_final_observation
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
-    def layout(self, lanes: Any, same: Any) -> Collecting:
-        """Return how arrays are divided over devices: `lanes` for arrays with an axis of environments, else `same`."""
+    def layout(self, per_env: Any, same: Any) -> Collecting:
+        """Return how each array is divided over devices: `per_env` if it has an axis of environments, else `same`."""
         numbers = dict.fromkeys(("gamma", "buffer_gamma", "gae_lambda", "key"), same)
-        return dataclasses.replace(self, environments=self.environments.layout(lanes, same), **numbers)
+        return dataclasses.replace(self, environments=self.environments.layout(per_env, same), **numbers)
 
     def of_one_device(self, mesh: Mesh) -> Collecting:
         """Return the part of one device, inside a function that is compiled for the devices of a mesh."""
@@ -193,8 +193,8 @@ def _specs(mesh: Mesh | None, collecting: Collecting) -> tuple[Any, ...]:
     """Return how results are divided over devices: final states, equal parts, steps, and steps of iterations."""
     if mesh is None:
         return (None,) * 4
-    lanes, same = layouts(mesh)
-    end = collecting.environments.layout_of_end(lanes, same)
+    per_env, same = layouts(mesh)
+    end = collecting.environments.layout_of_end(per_env, same)
     return end, same, layout_behind(mesh), layout_behind(mesh, 2)
 
 
@@ -300,12 +300,12 @@ def write_back(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Coll
 
 def _require_numbers(rollout: Rollout) -> None:
     if np.isnan(rollout.log_prob).any():
-        step, lane = np.argwhere(np.isnan(rollout.log_prob))[0].tolist()
-        observations = jax.tree.leaves(jax.tree.map(lambda leaf: leaf[step, lane], rollout.observation))
+        step, index = np.argwhere(np.isnan(rollout.log_prob))[0].tolist()
+        observations = jax.tree.leaves(jax.tree.map(lambda leaf: leaf[step, index], rollout.observation))
         cause = "one of its weights, or a number computed from them,"
         if any(np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any() for leaf in observations):
             cause = "the observation"
         raise ValueError(
-            f"The policy's action distribution is NaN in step {step} of environment {lane}, because {cause} is NaN. "
+            f"The policy's action distribution is NaN in step {step} of environment {index}, because {cause} is NaN. "
             "The rollout was discarded, and the environments are in the state from before it."
         )

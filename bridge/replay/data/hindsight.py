@@ -84,8 +84,8 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         self._begin()
 
     def _begin(self) -> None:
-        lanes = (np.zeros(self.n_envs, np.int32) for _ in range(4))
-        self._episodes = Episodes(np.zeros((self.buffer_size, self.n_envs), np.int32), *lanes)
+        per_env = (np.zeros(self.n_envs, np.int32) for _ in range(4))
+        self._episodes = Episodes(np.zeros((self.buffer_size, self.n_envs), np.int32), *per_env)
 
     @property
     def hindsight(self) -> Hindsight:
@@ -130,22 +130,22 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         if done.any():
             self._end(done.nonzero()[0], row + 1)
 
-    def _end(self, lanes: np.ndarray, row: int) -> None:
+    def _end(self, env_indices: np.ndarray, row: int) -> None:
         """End the episodes of some environments before a row."""
         episodes = self._episodes
-        length = (row - episodes.begin[lanes]) % self.buffer_size
-        whole = lanes[length > 0]
+        length = (row - episodes.begin[env_indices]) % self.buffer_size
+        whole = env_indices[length > 0]
         begin = episodes.begin[whole]
         episodes.extent[begin, whole] = -length[length > 0]
         episodes.first[whole] = np.where(episodes.count[whole] == 0, begin, episodes.first[whole])
         episodes.count[whole] += length[length > 0]
-        episodes.begin[lanes] = row % self.buffer_size
+        episodes.begin[env_indices] = row % self.buffer_size
 
     def truncate_last_trajectory(self) -> None:
         """End running episodes with their newest step, as SB3 does, so that they can be sampled."""
         ring, handles = self.take_ring(), self.handle_timeout_termination
-        lanes = (self._episodes.begin != ring.position % self.buffer_size).nonzero()[0]
-        if not len(lanes):
+        env_indices = (self._episodes.begin != ring.position % self.buffer_size).nonzero()[0]
+        if not len(env_indices):
             return
         warnings.warn(
             "The last trajectory in the replay buffer will be truncated.\n"
@@ -153,8 +153,8 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             "you should use `truncate_last_trajectory=False` to avoid that issue.",
             stacklevel=2,
         )
-        ring.end(lanes, is_terminal=not handles)
-        self._end(lanes, ring.position)
+        ring.end(env_indices, is_terminal=not handles)
+        self._end(env_indices, ring.position)
 
     def reset(self) -> None:
         """Delete all that is stored."""
@@ -185,11 +185,11 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         """
         ring = self.take_ring()
         self.require_whole_episode()
-        rows, lanes = self._draw(batch_size)
+        rows, env_indices = self._draw(batch_size)
         num = int(self.her_ratio * batch_size)
-        goal = self._goals(ring, rows[:num], lanes[:num]) if num else None
-        rows, lanes = np.roll(rows, -num), np.roll(lanes, -num)
-        slots = rows * self.n_envs + lanes
+        goal = self._goals(ring, rows[:num], env_indices[:num]) if num else None
+        rows, env_indices = np.roll(rows, -num), np.roll(env_indices, -num)
+        slots = rows * self.n_envs + env_indices
         tag = transitions.tags(ring, slots)
         observation = transitions.observations(ring, slots)
         following = transitions.next_observations(ring, slots, tag)
@@ -198,7 +198,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             observation["desired_goal"][-num:] = following["desired_goal"][-num:] = goal
             infos: Any = [{} for _ in range(num)]
             if self.copy_info_dict:
-                infos = copy.deepcopy(self.infos[rows[-num:], lanes[-num:]])
+                infos = copy.deepcopy(self.infos[rows[-num:], env_indices[-num:]])
             assert self.env is not None, "HerReplayBuffer.set_env must be called before it can compute rewards."
             reward[-num:] = self.env.env_method(
                 "compute_reward", following["achieved_goal"][-num:], goal, infos, indices=[0]
@@ -215,20 +215,20 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         first, end = episodes.first, episodes.first + episodes.count
         edges = np.unique(np.concatenate([[0, size], first, end % size]))
         from_first = (edges[:-1, None] - first) % size
-        lanes_in = from_first < episodes.count
-        width = lanes_in.sum(1)
+        is_complete = from_first < episodes.count  # (pieces, n_envs)
+        width = is_complete.sum(1)
         ends = np.cumsum(width * np.diff(edges))
         piece = np.searchsorted(ends, number, side="right")
         number = number - (ends - width * np.diff(edges))[piece]
         rows = edges[piece] + number // width[piece]
-        # The environments of each piece, those that are in it first.
-        lanes = np.argsort(~lanes_in, axis=1, kind="stable")[piece, number % width[piece]]
-        return rows, lanes
+        # For each piece, the environments with complete episodes come first.
+        env_indices = np.argsort(~is_complete, axis=1, kind="stable")[piece, number % width[piece]]
+        return rows, env_indices
 
-    def _goals(self, ring: Ring, rows: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        age = np.maximum(self._episodes.extent[rows, lanes], 0).astype(np.int64)
+    def _goals(self, ring: Ring, rows: np.ndarray, env_indices: np.ndarray) -> np.ndarray:
+        age = np.maximum(self._episodes.extent[rows, env_indices], 0).astype(np.int64)
         begin = (rows - age) % self.buffer_size
-        length = -self._episodes.extent[begin, lanes].astype(np.int64)
+        length = -self._episodes.extent[begin, env_indices].astype(np.int64)
         if self.goal_selection_strategy is GoalSelectionStrategy.FINAL:
             step = length - 1
         elif self.goal_selection_strategy is GoalSelectionStrategy.FUTURE:
@@ -237,7 +237,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             step = np.random.randint(0, length)  # noqa: NPY002
         names = ("observation", "last_observation", "end_observation")
         achieved = dataclasses.replace(ring, **{name: getattr(ring, name)["achieved_goal"] for name in names})
-        slots = (begin + step) % self.buffer_size * self.n_envs + lanes
+        slots = (begin + step) % self.buffer_size * self.n_envs + env_indices
         goals: np.ndarray = transitions.next_observations(achieved, slots, transitions.tags(ring, slots))
         return goals
 

@@ -42,7 +42,7 @@ class RingReplayBuffer(SB3Attributes):
     _lent: Replay | None = None
     # Both are None, because a compiled function has taken the arrays and was interrupted before it returned them.
     _is_lost = False
-    # For the store on the device: when this number of episodes had ended, there was room for this many more.
+    # For the store on the device: when this number of episodes had ended, there was space for this many more.
     _counted = (0, 0)
     # Compiled functions may replace the methods of a class with this attribute in its own body, but not of subclasses.
     is_known = True
@@ -116,11 +116,11 @@ class RingReplayBuffer(SB3Attributes):
         reward, done = shaped("reward", reward, (n_envs,)), shaped("done", done, (n_envs,))
         ends = None
         if done.any():
-            lanes = np.flatnonzero(done)
-            timeout = np.zeros(len(lanes), bool)
+            env_indices = np.flatnonzero(done)
+            timeout = np.zeros(len(env_indices), bool)
             if self.handle_timeout_termination:
-                timeout[:] = [bool(infos[lane].get("TimeLimit.truncated")) for lane in lanes.tolist()]
-            ends = (lanes, ~timeout, timeout)
+                timeout[:] = [bool(infos[index].get("TimeLimit.truncated")) for index in env_indices.tolist()]
+            ends = (env_indices, ~timeout, timeout)
         self.take_ring().append(obs, action, reward, next_obs, ends)
         self._written(1)
 
@@ -220,8 +220,8 @@ class RingReplayBuffer(SB3Attributes):
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         slots = batch_inds
         if self.n_envs > 1:
-            lanes = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))  # noqa: NPY002
-            slots = batch_inds * self.n_envs + lanes
+            env_indices = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))  # noqa: NPY002
+            slots = batch_inds * self.n_envs + env_indices
         return self._transitions(slots, env)
 
     def _transitions(self, slots: np.ndarray, env: VecNormalize | None) -> Any:
@@ -356,7 +356,7 @@ class RingReplayBuffer(SB3Attributes):
     def episodes_left(self, replay: Replay) -> int:
         """Return how many episodes may end in a compiled function that stops then, without losing rows.
 
-        After that, the side ring has no room for more ends, and rows would be dropped.
+        After that, the side ring has no space for more ends, and rows would be dropped.
 
         Args:
           replay: the store on the device.

@@ -21,7 +21,7 @@ from tests.bridge.vec_env.test_jax_vec_env import sample_actions
 
 
 class Counting:
-    """Counts steps from its seed on. Lane i ends after i + 2 of them, and is cut off after 3."""
+    """Counts steps from its seed on. Environment i ends after i + 2 of them, and is cut off after 3."""
 
     gravity = 9.8
 
@@ -93,7 +93,7 @@ def test_a_step_gives_what_the_environment_wrote(venv):
     assert steps[0][3] == [{"TimeLimit.truncated": False}] * 3
 
 
-def test_seeds_are_those_of_the_lanes_and_only_for_the_next_reset(venv):
+def test_seeds_are_those_of_the_environments_and_only_for_the_next_reset(venv):
     assert venv.reset()["pair"][:, 1].tolist() == [8, 9, 10]
     venv.seed(3)
     assert venv.reset()["pair"][:, 1].tolist() == [3, 4, 5]

@@ -55,15 +55,15 @@ def assert_same(ours, theirs, names=NAMES):
 
 
 def indices(rng, rows, n_envs):
-    """Indices of rows and lanes of all the kinds that there are."""
+    """Indices of rows and environments of all the kinds that there are."""
     row, some = int(rng.integers(rows)), rng.integers(0, rows, 3)
-    lane = int(rng.integers(n_envs))
+    index = int(rng.integers(n_envs))
     mask = np.zeros((12, n_envs), bool)
     mask[:rows] = rng.random((rows, n_envs)) < 0.2
-    lanes = rng.integers(0, n_envs, 3)
+    indices = rng.integers(0, n_envs, 3)
     return [
-        row, (row, lane), slice(row, row + 3), some, list(map(int, some)), (some, lane), (some, lanes),
-        (slice(None), lane), (...,), mask, mask.any(1), (slice(1, None, 2), slice(0, 1)), np.int64(row),
+        row, (row, index), slice(row, row + 3), some, list(map(int, some)), (some, index), (some, indices),
+        (slice(None), index), (...,), mask, mask.any(1), (slice(1, None, 2), slice(0, 1)), np.int64(row),
     ]  # fmt: skip
 
 

@@ -114,8 +114,8 @@ def test_vec_normalize_is_honoured_as_by_sb3(space):
 
 def test_infos_are_read_where_an_episode_ended_alone():
     class Infos:
-        def __getitem__(self, lane):
-            assert lane == 1
+        def __getitem__(self, index):
+            assert index == 1
             return {"TimeLimit.truncated": True}
 
     buffer, observation = make(), np.zeros((3, 3), np.float32)

@@ -71,7 +71,7 @@ def test_set_attr_takes_effect_without_compiling_again():
     assert programs.step._cache_size() == compiled
 
 
-def test_set_attr_of_some_lanes_changes_only_those():
+def test_set_attr_of_some_environments_changes_only_those():
     venv, twin = (JaxVecEnv(Counter(length=5), 3, 0) for _ in range(2))
     venv.reset()
     twin.reset()
@@ -104,7 +104,7 @@ def test_a_bad_set_attr_is_named_and_changes_nothing(name, value, error, message
     assert venv.venv == before
 
 
-def test_env_method_passes_the_state_of_the_lane():
+def test_env_method_passes_the_state_of_the_environment():
     venv = counter()
     venv.reset()
     venv.step(np.zeros(3, int))
@@ -128,7 +128,7 @@ def test_env_is_wrapped_knows_monitor_alone():
     assert venv.env_is_wrapped(type("Other", (Monitor.__mro__[1],), {}), indices=[0]) == [False]
 
 
-def test_render_tiles_the_first_lanes():
+def test_render_tiles_the_first_environments():
     venv = make_vec_env("CartPole-v1", 40, seed=0)
     venv.reset()
     (one, *_) = images = venv.get_images()

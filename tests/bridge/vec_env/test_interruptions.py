@@ -78,7 +78,7 @@ CALLS = {
     "reset": lambda venv: venv.reset(),
     "step": lambda venv: venv.step(ACTIONS),
     "set_attr": lambda venv: venv.set_attr("length", 3),
-    "set_attr of a lane": lambda venv: venv.set_attr("length", 3, 1),
+    "set_attr of one environment": lambda venv: venv.set_attr("length", 3, 1),
     "set_state": lambda venv: venv.set_state(venv.get_state()),
 }
 

@@ -29,7 +29,7 @@ def program(types, packing, venv, packed_state, states, actions):
 
 
 def compiled(env, last_obs, actions):
-    """What each step gives: observations, rewards, dones, and the infos of the episodes that ended, by lane."""
+    """What each step gives: observations, rewards, dones, and the infos of the episodes that ended, by environment."""
     chain = Chain.of(env)
     base, actions = chain.base, np.asarray(actions, chain.base.action_dtype)
     packed, *rest = program(chain.types, base.programs.state, base.venv, base.packed_state, chain.state(), actions)
@@ -50,8 +50,8 @@ def compiled(env, last_obs, actions):
         (jax.tree.map(lambda leaf, i=i: leaf[i], observation), steps.reward[i], steps.done[i], {})
         for i in range(len(actions))
     ]
-    for info, i, lane in zip(infos, *at, strict=True):
-        results[i][3][lane] = info
+    for info, i, index in zip(infos, *at, strict=True):
+        results[i][3][index] = info
     return results
 
 
@@ -59,7 +59,7 @@ def stepped(env, actions):
     results = []
     for action in actions:
         observation, rewards, dones, infos = env.step(action)
-        results.append((observation, rewards, dones, {lane: infos[lane] for lane in dones.nonzero()[0].tolist()}))
+        results.append((observation, rewards, dones, {index: infos[index] for index in dones.nonzero()[0].tolist()}))
     return results
 
 

@@ -31,8 +31,8 @@ def close_steps(recorder, stepped):
         assert_close(step["new_obs"], observation)
         assert_close(step["rewards"], rewards)
         np.testing.assert_array_equal(step["dones"], dones)
-        for lane in np.flatnonzero(dones):
-            assert_close(step["infos"][lane]["terminal_observation"], infos[lane]["terminal_observation"])
+        for index in np.flatnonzero(dones):
+            assert_close(step["infos"][index]["terminal_observation"], infos[index]["terminal_observation"])
 
 
 # --- VecNormalize ---------------------------------------------------------------------------------------------------

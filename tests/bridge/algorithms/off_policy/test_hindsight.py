@@ -51,13 +51,13 @@ def test_on_jax_environments_all_of_a_training_is_one_program(name):
     # What the program noted of episodes is what was stored.
     buffer = model.replay_buffer
     ended, start = buffer.dones, buffer.ep_start
-    for lane in range(2):
+    for index in range(2):
         for row in range(30):
-            length, begin = buffer.ep_length[row, lane], start[row, lane]
+            length, begin = buffer.ep_length[row, index], start[row, index]
             if length:
                 rows = (begin + np.arange(length)) % 30
-                assert ended[rows[-1], lane]
-                assert not ended[rows[:-1], lane].any()
+                assert ended[rows[-1], index]
+                assert not ended[rows[:-1], index].any()
                 assert row in rows
     assert (buffer.ep_length > 0).sum() >= 2 * (30 - 2 * 4)
 

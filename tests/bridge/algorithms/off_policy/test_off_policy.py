@@ -283,8 +283,8 @@ class Ends(QuietCallback):
 
     def _on_step(self):
         self.calls += 1
-        for lane in np.flatnonzero(self.locals["dones"]):
-            self.ends.append((self.num_timesteps, lane, self.locals["infos"][lane]["episode"]["l"]))
+        for index in np.flatnonzero(self.locals["dones"]):
+            self.ends.append((self.num_timesteps, index, self.locals["infos"][index]["episode"]["l"]))
         return True
 
 

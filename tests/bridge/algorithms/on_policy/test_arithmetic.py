@@ -253,11 +253,11 @@ def test_a_compiled_rollout_holds_what_the_torch_policy_thinks_of_it(env_id):
 
     def remember(locals_, _):
         model, infos = locals_["self"], locals_["infos"]
-        for lane, info in enumerate(infos):
+        for index, info in enumerate(infos):
             if info["TimeLimit.truncated"]:
                 last = torch.tensor(info["terminal_observation"])[None]
                 bonus = model.gamma * model.policy.predict_values(last).item()
-                bootstrapped.append((locals_["n_steps"], lane, locals_["rewards"][lane] + bonus))
+                bootstrapped.append((locals_["n_steps"], index, locals_["rewards"][index] + bonus))
         return True
 
     # Ends of both kinds: in 12 steps some poles fall and some do not.
@@ -268,8 +268,8 @@ def test_a_compiled_rollout_holds_what_the_torch_policy_thinks_of_it(env_id):
     starts = buffer.episode_starts[1:].sum()
     assert len(bootstrapped) > 0
     assert env_id == "Pendulum-v1" or len(bootstrapped) < starts
-    for step, lane, reward in bootstrapped:
-        np.testing.assert_allclose(buffer.rewards[step, lane], reward, rtol=1e-4, atol=1e-4)
+    for step, index, reward in bootstrapped:
+        np.testing.assert_allclose(buffer.rewards[step, index], reward, rtol=1e-4, atol=1e-4)
 
     model = bridge.PPO("MlpPolicy", env, engine="xla", n_steps=40, n_epochs=1, batch_size=320, seed=0)
     _, callback = model._setup_learn(320)
