@@ -12,8 +12,8 @@ from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.policies.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
 from bridge.vec_env.packing import Packed, Packing
 from bridge.wrappers import CompiledWrapper
-from bridge.wrappers.chain import step as step_chain
 from bridge.wrappers.vec_monitor import CompiledMonitor
+from bridge.wrappers.wrapped_env import step_wrappers
 from jaxenvs import VectorEnv, VectorTimeStep
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Masked, Recalled
@@ -44,7 +44,7 @@ def _episodes(
       network, parameters: the exported policy, and its weights.
       deterministic, max_steps: as in `evaluate`.
       masks: whether the network is given the legal actions.
-      wrapper_types: the types of the Chain.
+      wrapper_types: the types of the WrappedEnv.
       venv, packing: the environments, which are not reset after an episode, and the packing of their state.
       begun: the first states of environments and wrappers, and the first observation; None without wrappers, and then
         environments are reset here.
@@ -74,7 +74,7 @@ def _episodes(
         action, memory = jax.vmap(act, in_axes=(0, 0, None))(seen, policy_keys, step)
         # Environments whose episode has ended continue to step, and their results are ignored.
         state, timestep = venv.step(state, action)
-        wrapper_states, seen, outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
+        wrapper_states, seen, outputs = step_wrappers(wrapper_types, wrapper_states, timestep, action)
         new = (*_totals(wrapper_types, timestep, outputs), timestep.terminated, timestep.truncated)
         records = jax.tree.map(lambda new, old: jnp.where(running, new, old), new, records)
         return state, wrapper_states, seen.observation, memory, records, running & ~timestep.done, step + 1
@@ -127,6 +127,6 @@ def _totals(
 
 
 @functools.cache
-def program() -> Any:
+def compiled_function() -> Any:
     """Return the jitted function, one for the process, so that a similar evaluation does not compile again."""
     return jax.jit(_episodes, static_argnums=(0, 1, 2, 3, 4), compiler_options=compiler_options())

@@ -22,7 +22,7 @@ from bridge.contrib import is_maskable
 from bridge.engine.user_code.overrides import inner_environments
 from bridge.environment_ids import is_jax_id
 from bridge.errors import NotCompilable
-from bridge.evaluation.compiled_episodes import Network, program
+from bridge.evaluation.compiled_episodes import Network, compiled_function
 from bridge.evaluation.on_host import run_episodes, with_statistics
 from bridge.originals import has_own_methods
 from bridge.sb3 import Space
@@ -30,7 +30,7 @@ from bridge.translate.policies.off_policy import acting_tensors, export_acting
 from bridge.translate.policies.off_policy_networks import ExportedQNetwork
 from bridge.translate.pytorch.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from bridge.wrappers import Chain
+from bridge.wrappers import WrappedEnv
 from bridge.wrappers.vec_normalize import CompiledNormalize
 from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
 from jaxenvs.compilation import require_usable
@@ -140,15 +140,15 @@ def evaluate(
         network = export_acting(policy)
         venv, stack = _environments(env)
         stack = _as_the_policy_sees(stack, model, policy)
-        chain = _chain(stack)
+        wrapped_env = _wrapped_env(stack)
     except NotCompilable as reason:
         raise NotCompilable(f"{reason} Use {EVALUATE_POLICY} instead.") from reason
     _require_spaces(policy, network, stack, venv.lane_env(0))
     _require_ends(venv.lane_env(0), max_steps)
 
     # A power of two, so that other numbers of episodes share a compiled function; surplus environments stand still.
-    num_envs = min(max_envs, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
-    return _at_once(model, policy, network, venv, chain, num_envs, n_episodes, deterministic, seed, max_steps)
+    num_envs = min(max_envs, 1 << (n_episodes - 1).bit_length()) if wrapped_env.any_num_envs else stack.num_envs
+    return _at_once(model, policy, network, venv, wrapped_env, num_envs, n_episodes, deterministic, seed, max_steps)
 
 
 def _policy_of(model: Any) -> Any:
@@ -175,7 +175,7 @@ def _at_once(
     policy: BasePolicy,
     network: Network,
     envs: VectorEnv,
-    chain: Chain,
+    wrapped_env: WrappedEnv,
     num_envs: int,
     n_episodes: int,
     deterministic: bool,
@@ -184,29 +184,29 @@ def _at_once(
 ) -> Evaluation:
     """Run the episodes in the compiled function, `num_envs` of them in each call.
 
-    `envs` has the parameters of each environment; `chain` presents the environments to the policy.
+    `envs` has the parameters of each environment; `wrapped_env` presents the environments to the policy.
     """
     parameters = read_parameters(acting_tensors(policy, network))
     exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0
-    _require_numbers(parameters, chain)
+    _require_numbers(parameters, wrapped_env)
     if masks := is_maskable(policy):
-        require_action_masks(chain.base.venv)
+        require_action_masks(wrapped_env.base.venv)
     limit = np.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
     parts = []
     for first in range(0, n_episodes, num_envs):
         episode = first + np.arange(num_envs)
         first_seed = (seed + first) % 2**32
-        base, begun = chain.base.with_envs(_env_per_episode(envs, episode)), None
-        if chain.wrappers:  # their first reset runs on the host, in SB3's own code
+        base, begun = wrapped_env.base.with_envs(_env_per_episode(envs, episode)), None
+        if wrapped_env.wrappers:  # their first reset runs on the host, in SB3's own code
             base.seed(first_seed)
-            copies = chain.around(base)
+            copies = wrapped_env.around(base)
             observation = copies.reset()
-            around = Chain.of(copies)
+            around = WrappedEnv.of(copies)
             begun = base.packed_state, around.state(), around.observation(observation)
         venv = dataclasses.replace(base.venv, autoreset=AutoresetMode.DISABLED)
         seeds = (first_seed + np.arange(num_envs)).astype(np.uint32)
         given = (venv, parameters, begun, seeds, episode < n_episodes, limit, np.float32(exploration_rate))
-        parts.append(program()(network, deterministic, masks, chain.types, base.programs.state, *given))
+        parts.append(compiled_function()(network, deterministic, masks, wrapped_env.types, base.compiled.state, *given))
     returns, lengths, terminated, truncated = (
         np.concatenate([np.asarray(part) for part in column])[:n_episodes] for column in zip(*parts)
     )
@@ -269,11 +269,11 @@ def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
     return isinstance(env, gymnasium.Env) or (isinstance(env, VecEnv) and not isinstance(env.unwrapped, JaxVecEnv))
 
 
-def _chain(env: VecEnv) -> Chain:
+def _wrapped_env(env: VecEnv) -> WrappedEnv:
     own = next((each for each in inner_environments(env) if has_own_methods(each)), None)
     if own is not None:
         raise NotCompilable(f"A method of the {type(own).__name__} object was replaced.")
-    return Chain.of(env)
+    return WrappedEnv.of(env)
 
 
 def _env_per_episode(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
@@ -302,11 +302,13 @@ def _require_ends(env: Environment[Any], max_steps: int | None) -> None:
         raise ValueError(f"{type(env).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
 
 
-def _require_numbers(parameters: np.ndarray, chain: Chain) -> None:
+def _require_numbers(parameters: np.ndarray, wrapped_env: WrappedEnv) -> None:
     """Raise ValueError for NaN, which would still choose some action, and look like a result."""
     if np.isnan(parameters).any():
         raise ValueError(f"{int(np.isnan(parameters).sum())} of the {parameters.size} weights of the policy are NaN.")
-    normalizers = [wrapper.state().normalizer for wrapper in chain.wrappers if isinstance(wrapper, CompiledNormalize)]
+    normalizers = [
+        wrapper.state().normalizer for wrapper in wrapped_env.wrappers if isinstance(wrapper, CompiledNormalize)
+    ]
     if any(np.isnan(leaf).any() for each in normalizers for leaf in jax.tree.leaves(each.observation)):
         raise ValueError("The statistics of the VecNormalize contain NaN.")
 

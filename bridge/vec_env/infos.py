@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bridge.sb3 import Infos
-from bridge.vec_env.programs import Outputs
+from bridge.vec_env.compiled_functions import Outputs
 
 # Selects elements of arrays with the same leading axes: (environment,) for one step, (step, environment) for many. ()
 # selects all.

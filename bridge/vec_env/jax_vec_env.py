@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,9 +22,9 @@ from bridge.vec_env.actions import ActionChecker
 from bridge.vec_env.argument_checks import env_indices_of
 from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
 from bridge.vec_env.base import MAX_IMAGES, BatchedVecEnv
+from bridge.vec_env.compiled_functions import CompiledFunctions
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
 from bridge.vec_env.packing import Packed
-from bridge.vec_env.programs import Programs
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.arguments import function, instance
@@ -47,7 +48,7 @@ class JaxVecEnv(BatchedVecEnv):
     Attributes:
       venv: the environments, with their current parameters.
       mesh: the devices among which the environments are divided equally; None if they are not divided.
-      programs: the compiled functions, shared by all JaxVecEnvs of this structure.
+      compiled: the compiled functions, shared by all JaxVecEnvs of this structure.
       quiet_infos: makes the infos of a step in which no episode ended.
       t_start: the time from which `episode["t"]` counts, as in VecMonitor.
     """
@@ -79,10 +80,10 @@ class JaxVecEnv(BatchedVecEnv):
         self.spec: EnvSpec | None = None  # Gymnasium's, if make_vec_env made the environments from an id
         venv = checks.vector_env_of(env, num_envs)
         self.mesh = checks.mesh_of(devices, venv.num_envs)
-        self._use(with_action_masks(venv, Programs.of(venv).timestep))
+        self._use(with_action_masks(venv, CompiledFunctions.of(venv).timestep))
         observation_space, action_space = checks.shared_spaces(self.venv)
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
-        self._observation_dtypes = checks.observation_dtypes(observation_space, self.programs.timestep.observation)
+        self._observation_dtypes = checks.observation_dtypes(observation_space, self.compiled.timestep.observation)
         self.quiet_infos = QuietInfos(self.venv.num_envs)
         self.t_start = time.time()
         super().__init__(self.venv.num_envs, observation_space, action_space)
@@ -99,7 +100,7 @@ class JaxVecEnv(BatchedVecEnv):
         new = object.__new__(JaxVecEnv)
         vars(new).update(vars(self))
         new._state = new._stepping = new.mesh = None
-        new._use(with_action_masks(venv, Programs.of(venv).timestep))
+        new._use(with_action_masks(venv, CompiledFunctions.of(venv).timestep))
         new._check_action = ActionChecker(self.action_space, venv.num_envs)
         new.quiet_infos = QuietInfos(venv.num_envs)
         BatchedVecEnv.__init__(new, venv.num_envs, self.observation_space, self.action_space)
@@ -121,11 +122,11 @@ class JaxVecEnv(BatchedVecEnv):
         # Cleared first, so that after Ctrl-C or a failure the next reset starts anew.
         state, self._state, self._stepping = self._state, None, None
         if state is not None and self._seeds[0] is None:
-            episodes = self.programs.next_episodes(state)
+            episodes = self.compiled.next_episodes(state)
         else:
             seeds: Sequence[Any] = self.seed() if self._seeds[0] is None else self._seeds
-            episodes = self.programs.first_episodes(np.array([seed % 2**32 for seed in seeds], np.uint32))
-        self._state, observation, info = self.programs.reset(self._parameters, episodes)
+            episodes = self.compiled.first_episodes(np.array([seed % 2**32 for seed in seeds], np.uint32))
+        self._state, observation, info = self.compiled.reset(self._parameters, episodes)
         self._reset_seeds()
         self.reset_infos = info_rows(jax.tree.map(np.asarray, info), (), self.num_envs)
         first: VecEnvObs = self.in_space_dtypes(jax.tree.map(np.array, observation))
@@ -143,7 +144,7 @@ class JaxVecEnv(BatchedVecEnv):
         actions = self._check_action(actions)
         # The state is donated: there is none until the compiled function has returned the next one.
         state, self._state = self._started(), None
-        self._state, self._stepping = self.programs.step(self._parameters, state, actions)
+        self._state, self._stepping = self.compiled.step(self._parameters, state, actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Return observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
@@ -151,7 +152,7 @@ class JaxVecEnv(BatchedVecEnv):
         if stepping is None:
             raise RuntimeError("step_wait was called without step_async.")
         try:
-            outputs = self.programs.outputs_on_host(stepping)
+            outputs = self.compiled.outputs_on_host(stepping)
         except Exception:
             # On devices other than a CPU, a failure of the compiled function is raised only here.
             self._state = None
@@ -195,7 +196,7 @@ class JaxVecEnv(BatchedVecEnv):
             self._check_action.check_shape(actions.shape)
             action = to_jax(actions).astype(self._check_action.dtype)
         state, self._state = self._started(), None
-        self._state, outputs = self.programs.step_on_device(self._parameters, state, action)
+        self._state, outputs = self.compiled.step_on_device(self._parameters, state, action)
         observation, reward, terminated, truncated, final_observation = to_torch(outputs)
         return observation, reward, terminated, truncated, final_observation
 
@@ -268,8 +269,8 @@ class JaxVecEnv(BatchedVecEnv):
         """
         env_indices = env_indices_of(indices, self.num_envs)
         instance("method_name", method_name, str, "a str")
-        if method_name == "action_masks" and not (method_args or method_kwargs) and self.programs.has_action_masks:
-            masks = np.asarray(self.programs.action_masks(self._parameters, self._started()))
+        if method_name == "action_masks" and not (method_args or method_kwargs) and self.compiled.has_action_masks:
+            masks = np.asarray(self.compiled.action_masks(self._parameters, self._started()))
             return list(masks if indices is None else masks[env_indices])
         if method_name == "get_wrapper_attr":
             return self.get_attr(*method_args, **{"indices": indices, **method_kwargs})
@@ -300,7 +301,7 @@ class JaxVecEnv(BatchedVecEnv):
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Return all that the next steps depend on: a flat dict of arrays, which `numpy.savez(file, **state)` takes."""
-        return state_to_arrays(self.venv, self.programs.unpack_state(self._started()))
+        return state_to_arrays(self.venv, self.compiled.unpack_state(self._started()))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what `get_state` returned, in this or another process, or from `numpy.load` of the saved file.
@@ -309,7 +310,7 @@ class JaxVecEnv(BatchedVecEnv):
           ValueError, TypeError: it is not a state, or one of other environments, as the message says. Nothing changed.
         """
         venv, vector_state = state_from_arrays(self.venv, state)
-        packed = self.programs.pack_state(vector_state)
+        packed = self.compiled.pack_state(vector_state)
         self._use_like(venv, "state", list(range(self.num_envs)))
         self.write_back(packed)
         self._reset_seeds()
@@ -319,7 +320,7 @@ class JaxVecEnv(BatchedVecEnv):
         stepping = jax.device_get(self._stepping)
         # Only the number of devices is pickled, because another process has other device objects.
         mesh = None if self.mesh is None else self.mesh.size
-        own = {"programs": None, "_parameters": None, "_state": state, "_stepping": stepping, "mesh": mesh}
+        own = {"compiled": None, "_parameters": None, "_state": state, "_stepping": stepping, "mesh": mesh}
         return {**self.__dict__, **own}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
@@ -328,7 +329,13 @@ class JaxVecEnv(BatchedVecEnv):
             self.mesh = make_mesh(attributes["mesh"])
         self._use(self.venv)
         if self._state is not None:
-            self._state = self.programs.pack_state(state_from_arrays(self.venv, attributes["_state"])[1])
+            self._state = self.compiled.pack_state(state_from_arrays(self.venv, attributes["_state"])[1])
+
+    @property
+    def programs(self) -> CompiledFunctions:
+        """Deprecated: the name of `compiled` in 0.2.0."""
+        warnings.warn("JaxVecEnv.programs is deprecated: use compiled.", DeprecationWarning, stacklevel=2)
+        return self.compiled
 
     # --- For compiled rollouts, which step the environments without this class -----------------------------------
 
@@ -340,11 +347,11 @@ class JaxVecEnv(BatchedVecEnv):
     @property
     def has_untraceable_action_masks(self) -> bool:
         """True if the environments have `action_masks` that cannot be traced, and so run on the host."""
-        return has_action_masks(self.venv.env) and not self.programs.has_action_masks
+        return has_action_masks(self.venv.env) and not self.compiled.has_action_masks
 
     @property
     def packed_state(self) -> Packed:
-        """The state, packed by `programs.state`. Do not donate it."""
+        """The state, packed by `compiled.state`. Do not donate it."""
         return self._started()
 
     def write_back(self, packed_state: Packed) -> None:
@@ -362,10 +369,10 @@ class JaxVecEnv(BatchedVecEnv):
     def _use(self, venv: VectorEnv) -> None:
         """Switch to other parameters, with the compiled functions that they need."""
         require_usable()
-        programs: Programs = Programs.of(venv, self.mesh)
-        parameters = programs.parameters(venv)
+        compiled: CompiledFunctions = CompiledFunctions.of(venv, self.mesh)
+        parameters = compiled.parameters(venv)
         # One statement, which Ctrl-C cannot interrupt halfway.
-        self.venv, self.programs, self._parameters = venv, programs, parameters
+        self.venv, self.compiled, self._parameters = venv, compiled, parameters
 
     def _use_like(self, venv: VectorEnv, what: str, env_indices: list[int]) -> None:
         """Call `_use` if the spaces stay as SB3 expects: the same actions, and one observation space for all.
@@ -378,7 +385,7 @@ class JaxVecEnv(BatchedVecEnv):
         before = self.observation_space, self.action_space
         is_of_all = len(set(env_indices)) == self.num_envs
         checks.require_like(what, (observation_space, action_space), before, is_of_all)
-        if self._state is not None and not Programs.of(venv, self.mesh).state.fits(self.programs.state):
+        if self._state is not None and not CompiledFunctions.of(venv, self.mesh).state.fits(self.compiled.state):
             raise ValueError(f"{what} would give the environments states of other shapes: make a new JaxVecEnv.")
         self._use(venv)
         self.observation_space = observation_space
@@ -390,5 +397,5 @@ class JaxVecEnv(BatchedVecEnv):
         return self._state
 
     def _env_states(self, env_indices: list[int]) -> list[Any]:
-        states = self.programs.unpack_state(self._started()).lanes
+        states = self.compiled.unpack_state(self._started()).lanes
         return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in env_indices]

@@ -26,7 +26,7 @@ class MonitorState:
 class CompiledMonitor(CompiledWrapper[VecMonitor]):
     """Compiled VecMonitor, which counts the rewards of the wrapper inside it."""
 
-    any_num_envs = divides = goes_on = True
+    any_num_envs = divides = can_continue = True
 
     def state(self) -> MonitorState:
         return MonitorState(self.wrapper.episode_returns, self.wrapper.episode_lengths)

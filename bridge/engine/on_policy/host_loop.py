@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.engine.acting import JudgingActor, unscaled
+from bridge.engine.acting import EvaluatingActor, unscaled
 from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
@@ -84,13 +84,13 @@ class HostRollout:
             algorithm.policy.reset_noise(num_envs)
         if not has_begun:
             self._door.on_rollout_start()
-        self._watched = self._door.sees_steps
+        self._needs_steps = self._door.needs_steps
         # Whether user code may run in each step, and change the policy.
-        self._syncs = self._watched or plan.environments is not None or not BETWEEN_ROLLOUTS.issuperset(plan.others)
+        self._syncs = self._needs_steps or plan.environments is not None or not BETWEEN_ROLLOUTS.issuperset(plan.others)
         self._memory: Any = read_memory(algorithm)
-        self._actor: JudgingActor | None = None
+        self._actor: EvaluatingActor | None = None
         self._noise: Any = None
-        if isinstance(plan.actor, JudgingActor) and (not self._syncs or plan.acts_as_planned(algorithm.policy)):
+        if isinstance(plan.actor, EvaluatingActor) and (not self._syncs or plan.acts_as_planned(algorithm.policy)):
             self._actor = plan.actor
             self._actor.refresh()
             self._noise = self._actor.draw_noise(num_envs, self._n_steps, self._sde_sample_freq)
@@ -114,13 +114,13 @@ class HostRollout:
             *rest, self._memory = rest
         values, log_probs = rest or (None, None)
         shown: dict[str, Any] | None = None
-        if self._watched:
+        if self._needs_steps:
             if not isinstance(algorithm.action_space, spaces.Box):
                 actions = np.array(actions, clipped_actions.dtype)
             actions, values, log_probs = np.array(actions), np.array(values), np.array(log_probs)  # writable copies
-            taken = {"actions": actions, "values": values, "log_probs": log_probs, "clipped_actions": clipped_actions}
-            came = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos, "n_steps": step}
-            shown = self._locals(observation, taken, came)
+            chosen = {"actions": actions, "values": values, "log_probs": log_probs, "clipped_actions": clipped_actions}
+            returned = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos, "n_steps": step}
+            shown = self._locals(observation, chosen, returned)
         if not self._door.on_step(shown):
             return False
         self._end_episodes(step, np.asarray(dones).nonzero()[0].tolist(), infos, dones)
@@ -227,7 +227,7 @@ class HostRollout:
         else:
             buffer.compute_returns_and_advantage(last_values=last_values(), dones=dones)
         end: dict[str, Any] | None = None
-        if self._watched and algorithm.SHOWS_ROLLOUT_END:
+        if self._needs_steps and algorithm.SHOWS_ROLLOUT_END:
             end = {**self._shown, "n_steps": self._n_steps, "values": last_values()}
         self._door.on_rollout_end(end)
 

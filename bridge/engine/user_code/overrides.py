@@ -30,7 +30,7 @@ from bridge.originals import has_own_methods, is_shadowed, remember, remember_pa
 from bridge.replay.store.replay_buffer import is_known
 from bridge.sb3 import SB3S_BUFFERS
 from bridge.translate.user_modules.known_objects import is_outside
-from bridge.wrappers.chain import is_compiled
+from bridge.wrappers.wrapped_env import is_compiled
 
 Class = TypeVar("Class", bound=type)
 

@@ -241,7 +241,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         goals: np.ndarray = transitions.next_observations(achieved, slots, transitions.tags(ring, slots))
         return goals
 
-    # --- Lending to programs --------------------------------------------------------------------------------------
+    # --- Data on the device ---------------------------------------------------------------------------------------
 
     def why_not_lent(self) -> str | None:
         """Return why the data cannot move to the device for compiled functions; None if it can."""

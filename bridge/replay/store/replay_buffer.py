@@ -272,7 +272,7 @@ class RingReplayBuffer(SB3Attributes):
             raise ValueError(f"{name} must be a dict with the keys {names}, got {came}.")
         return map_leaves(lambda shape, leaf: shaped(name, leaf, (*lead, *shape)), self.obs_shape, observation)
 
-    # --- Lending to programs --------------------------------------------------------------------------------------
+    # --- Data on the device ---------------------------------------------------------------------------------------
 
     def take_ring(self) -> Ring:
         """Return what is stored, in memory on the host.

@@ -55,9 +55,9 @@ MODELS = {
 ON_POLICY = ("A2C", "PPO", "PPO, normalised", "RecurrentPPO", "MaskablePPO")
 POLICIES = {"RecurrentPPO": "MlpLstmPolicy"}
 # Where the engine takes functions that divide from.
-DIVIDING = ["bridge.engine.on_policy.program", "bridge.engine.off_policy.program"]
-DIVIDING += ["bridge.engine.update", "bridge.vec_env.programs"]
-PLACING = ["bridge.vec_env.programs", "bridge.replay.store.lending"]
+DIVIDING = ["bridge.engine.on_policy.compiled_training", "bridge.engine.off_policy.compiled_training"]
+DIVIDING += ["bridge.engine.update", "bridge.vec_env.compiled_functions"]
+PLACING = ["bridge.vec_env.compiled_functions", "bridge.replay.store.lending"]
 
 
 def make(name, over):

@@ -26,7 +26,7 @@ KINDS += ["qrdqn", "tqc", "crossq"]
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Programs of `predict` from the first call on, compiled before it."""
+    """Compiled functions of `predict` from the first call on, compiled before it."""
     compiled = Future()
     compiled.set_result(None)
     monkeypatch.setattr(predicting, "CALLS_BEFORE_COMPILING", 0)

@@ -22,7 +22,7 @@ import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.errors import NotCompilable
 from bridge.evaluation import Evaluation, evaluate
-from bridge.evaluation.compiled_episodes import program
+from bridge.evaluation.compiled_episodes import compiled_function
 from jaxenvs import Environment, TimeLimit, TimeStep, VectorEnv, environment, struct
 from tests.bridge.episodes import assert_equal, of_sb3, policy_for
 from tests.environments import Counter
@@ -211,9 +211,9 @@ def test_other_weights_seeds_limits_and_physics_do_not_compile_again():
     first = evaluate(policy, env, N)
     with torch.no_grad():
         policy.action_net.weight.mul_(2.0)
-    programs = program()._cache_size()
+    count = compiled_function()._cache_size()
     second = evaluate(policy, env.replace(gravity=9.0), N, seed=7, max_steps=100)
-    assert program()._cache_size() == programs
+    assert compiled_function()._cache_size() == count
     assert not np.isclose(first.returns, second.returns).any()
 
 
@@ -286,9 +286,9 @@ def test_nan_is_no_result(what):
 def test_other_numbers_of_episodes_compile_nothing():
     policy = policy_for(Counter())
     evaluate(policy, Counter(), 9, max_steps=5)
-    before = program()._cache_size()
+    before = compiled_function()._cache_size()
     assert len(evaluate(policy, Counter(), 13, max_steps=5).returns) == 13
-    assert program()._cache_size() == before
+    assert compiled_function()._cache_size() == before
 
 
 def test_a_model_trained_on_normalised_observations_warns_without_them(tmp_path):

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import (
 from bridge import JaxVecEnv, make_vec_env
 from bridge.errors import NotCompilable
 from bridge.evaluation import evaluate
-from bridge.wrappers import CompiledWrapper, chain, register_wrapper
+from bridge.wrappers import CompiledWrapper, register_wrapper, wrapped_env
 from tests.bridge.episodes import Picture, assert_equal, of_sb3, policy_for
 from tests.environments import Counter
 
@@ -69,7 +69,7 @@ class CompiledDoubled(CompiledWrapper):
 
 @pytest.fixture
 def doubled(monkeypatch):
-    monkeypatch.setattr(chain, "_COMPILED", dict(chain._COMPILED))
+    monkeypatch.setattr(wrapped_env, "_COMPILED", dict(wrapped_env._COMPILED))
     register_wrapper(Doubled, CompiledDoubled)
 
 

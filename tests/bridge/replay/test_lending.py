@@ -61,8 +61,8 @@ def model_of_parts(name="DQN", **settings):
     return make(name, JaxVecEnv(Parts(name), 2), **settings)
 
 
-def in_one_program(model):
-    return model.plan.chain is not None
+def is_compiled(model):
+    return model.plan.wrapped_env is not None
 
 
 # --- Kinds of observations ------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_numbers_of_a_discrete_space_are_stored_as_the_environments_gave_them(na
     model = make(name, make_env(name, kind="discrete"))
     for _ in range(2):  # the second goes on from what came back
         model.learn(24, reset_num_timesteps=False)
-        assert in_one_program(model)
+        assert is_compiled(model)
         buffer = model.replay_buffer
         size = buffer.size()
         assert buffer.observations.dtype == np.int64
@@ -90,7 +90,7 @@ def test_observations_whose_keys_are_in_any_order_are_stored_by_name_and_cut_no_
     model = model_of_parts(name)
     for _ in range(3):
         model.learn(24, reset_num_timesteps=False)
-        assert in_one_program(model)
+        assert is_compiled(model)
         buffer = model.replay_buffer
         size = buffer.size()
         assert list(buffer.observations) == ["z", "number", "a"]

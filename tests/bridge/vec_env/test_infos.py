@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bridge.host_env.step_infos import StepInfos
+from bridge.vec_env.compiled_functions import Outputs
 from bridge.vec_env.infos import QuietInfos, ended_infos, update_reset_infos
-from bridge.vec_env.programs import Outputs
 
 QUIET = {"TimeLimit.truncated": False}
 WRITES = {

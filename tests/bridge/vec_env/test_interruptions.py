@@ -43,11 +43,11 @@ class Failing:
 def test_after_a_step_that_failed_a_reset_opens_the_environments_again(program, step, error):
     venv = counter()
     venv.reset()
-    programs = venv.programs
-    venv.programs = SimpleNamespace(**vars(programs) | {program: Failing(error)})
+    programs = venv.compiled
+    venv.compiled = SimpleNamespace(**vars(programs) | {program: Failing(error)})
     with pytest.raises(type(error)):
         step(venv)
-    venv.programs = programs
+    venv.compiled = programs
     for call in (step, JaxVecEnv.get_state):
         with pytest.raises(RuntimeError, match=r"Call reset\(\) first"):
             call(venv)
@@ -60,15 +60,15 @@ def test_a_program_that_fails_while_the_host_waits_leaves_no_state():
     venv = counter()
     venv.reset()
     venv.step_async(ACTIONS)
-    programs = venv.programs
+    programs = venv.compiled
 
     def fail(packed):
         raise RuntimeError("out of memory")
 
-    venv.programs = SimpleNamespace(**vars(programs) | {"outputs_on_host": fail})
+    venv.compiled = SimpleNamespace(**vars(programs) | {"outputs_on_host": fail})
     with pytest.raises(RuntimeError, match="out of memory"):
         venv.step_wait()
-    venv.programs = programs
+    venv.compiled = programs
     with pytest.raises(RuntimeError, match=r"Call reset\(\) first"):
         venv.step(ACTIONS)
     assert venv.reset().shape == (3, 2)

@@ -256,10 +256,16 @@ def test_the_state_of_another_environment_is_refused_and_nothing_changes():
     chex.assert_trees_all_equal(venv.get_state(), before)
 
 
-def test_environments_of_the_same_kind_share_their_programs():
+def test_environments_of_the_same_kind_share_their_compiled_functions():
     a, b = (make_vec_env("CartPole-v1", 3, seed=s, env_kwargs={"gravity": g}) for s, g in ((0, 9.8), (1, 5.0)))
-    assert a.programs is b.programs
-    assert make_vec_env("CartPole-v1", 4).programs is not a.programs
+    assert a.compiled is b.compiled
+    assert make_vec_env("CartPole-v1", 4).compiled is not a.compiled
+
+
+def test_programs_is_the_deprecated_name_of_compiled():
+    venv = make_vec_env("CartPole-v1", 1)
+    with pytest.warns(DeprecationWarning, match="JaxVecEnv.programs is deprecated: use compiled"):
+        assert venv.programs is venv.compiled
 
 
 def test_make_vec_env_takes_environments_classes_and_wrappers():

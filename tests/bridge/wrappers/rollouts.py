@@ -8,16 +8,16 @@ import pytest
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
+from bridge.vec_env.compiled_functions import Outputs
 from bridge.vec_env.infos import ended_infos, update_reset_infos
-from bridge.vec_env.programs import Outputs
-from bridge.wrappers.chain import Chain, in_dtypes_of, step
+from bridge.wrappers.wrapped_env import WrappedEnv, in_dtypes_of, step
 
 # What differs between two wrappers that are alike, or is theirs for good.
 OWN = {"venv", "class_attributes", "t_start", "results_writer"}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def program(types, packing, venv, packed_state, states, actions):
+def compiled_steps(types, packing, venv, packed_state, states, actions):
     def advance(carry, action):
         env_state, timestep = venv.step(carry[0], action)
         states, timestep, outputs = step(types, carry[1], timestep, action)
@@ -30,20 +30,22 @@ def program(types, packing, venv, packed_state, states, actions):
 
 def compiled(env, last_obs, actions):
     """What each step gives: observations, rewards, dones, and the infos of the episodes that ended, by environment."""
-    chain = Chain.of(env)
-    base, actions = chain.base, np.asarray(actions, chain.base.action_dtype)
-    packed, *rest = program(chain.types, base.programs.state, base.venv, base.packed_state, chain.state(), actions)
+    wrapped_env = WrappedEnv.of(env)
+    base, actions = wrapped_env.base, np.asarray(actions, wrapped_env.base.action_dtype)
+    packed, *rest = compiled_steps(
+        wrapped_env.types, base.compiled.state, base.venv, base.packed_state, wrapped_env.state(), actions
+    )
     states, (steps, outputs) = jax.tree.map(np.asarray, rest)
-    for first, later in zip(jax.tree.leaves(chain.observation(last_obs)), jax.tree.leaves(steps.observation)):
+    for first, later in zip(jax.tree.leaves(wrapped_env.observation(last_obs)), jax.tree.leaves(steps.observation)):
         assert (first.shape, first.dtype) == (later.shape[1:], later.dtype)
 
-    chain.check(outputs)
+    wrapped_env.check(outputs)
     base.write_back(packed)
-    chain.write_back(states)
+    wrapped_env.write_back(states)
     at = steps.done.nonzero()
     given = steps._replace(final_observation=in_dtypes_of(last_obs, steps.final_observation))
     infos = ended_infos(given, at, base.t_start)
-    chain.infos(infos, *at, outputs)
+    wrapped_env.infos(infos, *at, outputs)
     update_reset_infos(base.reset_infos, steps.info, at)
     observation = in_dtypes_of(last_obs, steps.observation)
     results = [

@@ -107,7 +107,7 @@ def fill(model):
 def update_in_order(monkeypatch, orders):
     """Of our programs, all epochs take the rows in these orders."""
 
-    def program(network, optimizers, in_order, mesh):
+    def make_update(network, optimizers, sequential, mesh):
         @jax.jit
         def update(settings, numbers, state, rollout, key):
             of_each = transformations(optimizers, numbers)
@@ -117,7 +117,7 @@ def update_in_order(monkeypatch, orders):
 
         return update
 
-    monkeypatch.setattr("bridge.engine.update.update_program", program)
+    monkeypatch.setattr("bridge.engine.update.compiled_update", make_update)
 
 
 @pytest.fixture

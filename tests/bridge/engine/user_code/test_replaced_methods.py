@@ -15,7 +15,7 @@ from stable_baselines3.sac.policies import Actor
 from torch import nn
 
 import bridge
-from bridge.engine.callbacks.callback_schedule import looks_at_rollouts
+from bridge.engine.callbacks.callback_schedule import needs_rollouts
 from bridge.engine.user_code.overrides import is_ours, of_others
 from tests.environments import Counter
 
@@ -121,9 +121,9 @@ def test_of_a_rollout_buffer(monkeypatch):
 
 def test_of_callbacks(monkeypatch):
     callback = CheckpointCallback(10, "unused")
-    assert not looks_at_rollouts(callback)
+    assert not needs_rollouts(callback)
     monkeypatch.setattr(BaseCallback, "_on_rollout_start", lambda self: None)
-    assert looks_at_rollouts(callback)
+    assert needs_rollouts(callback)
 
 
 POLICIES = [

@@ -1,4 +1,4 @@
-"""The compiled functions behind a JaxVecEnv, shared by all JaxVecEnvs of the same structure."""
+"""CompiledFunctions: the compiled functions of a JaxVecEnv, shared by all JaxVecEnvs of the same structure."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Outputs(NamedTuple):
         return cls(*(getattr(timestep, name) for name in cls._fields))
 
 
-class Programs:
-    """The compiled functions of a JaxVecEnv: `reset`, and two kinds of `step`, on a packed state.
+class CompiledFunctions:
+    """Compiled functions of a JaxVecEnv: `reset`, and two kinds of `step`, on a packed state.
 
     `reset` takes the episodes that `first_episodes` or `next_episodes` return. The parameters of the environments are
     arguments, so changing one does not compile again. The state is donated; the other outputs of a step do not share
@@ -60,7 +60,7 @@ class Programs:
     """
 
     @classmethod
-    def of(cls, venv: VectorEnv, mesh: Mesh | None = None) -> Programs:
+    def of(cls, venv: VectorEnv, mesh: Mesh | None = None) -> CompiledFunctions:
         """Return the functions for all VectorEnvs like this one: only the values of their parameters may differ.
 
         If there is a mesh, the environments are divided equally among its devices.
@@ -68,7 +68,7 @@ class Programs:
         configure_by_default()
         kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
         x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-        return _programs_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
+        return _functions_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
 
     def __init__(self, venv: VectorEnv, mesh: Mesh | None) -> None:
         """Trace the environments, and jit their functions, which compile at their first call."""
@@ -198,7 +198,7 @@ class _Unhashed:
 
 
 @functools.lru_cache(maxsize=64)
-def _programs_of_kind(
+def _functions_of_kind(
     structure: PyTreeDef, kinds: tuple[object, ...], x64: bool, mesh: Mesh | None, venv: _Unhashed
-) -> Programs:
-    return Programs(venv.value, mesh)
+) -> CompiledFunctions:
+    return CompiledFunctions(venv.value, mesh)
