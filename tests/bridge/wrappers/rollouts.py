@@ -10,7 +10,7 @@ from stable_baselines3.common.vec_env.stacked_observations import StackedObserva
 
 from bridge.vec_env.compiled_functions import Outputs
 from bridge.vec_env.infos import ended_infos, update_reset_infos
-from bridge.wrappers.wrapped_env import WrappedEnv, in_dtypes_of, step
+from bridge.wrappers.wrapped_env import WrappedEnv, in_dtypes_of, step_wrappers
 
 # What differs between two wrappers that are alike, or is theirs for good.
 OWN = {"venv", "class_attributes", "t_start", "results_writer"}
@@ -20,7 +20,7 @@ OWN = {"venv", "class_attributes", "t_start", "results_writer"}
 def compiled_steps(types, packing, venv, packed_state, states, actions):
     def advance(carry, action):
         env_state, timestep = venv.step(carry[0], action)
-        states, timestep, outputs = step(types, carry[1], timestep, action)
+        states, timestep, outputs = step_wrappers(types, carry[1], timestep, action)
         return (env_state, states), (Outputs.of(timestep), outputs)
 
     start = packing.unpack(packed_state), states

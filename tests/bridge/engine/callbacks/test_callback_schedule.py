@@ -79,4 +79,7 @@ def test_quiet_steps_is_the_deprecated_name_of_steps_until_needed():
             def quiet_steps(self, num_timesteps, num_envs):
                 return num_timesteps + num_envs
 
+            def _on_step(self):
+                return True
+
     assert steps_until_needed(Old(), 3, 2, shows_ends=True) == 5
