@@ -16,11 +16,11 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from bridge.engine.acting import Actor, EvaluatingActor
 from bridge.engine.learner import Learner
-from bridge.engine.user_code.overrides import inner_environments, of_others, replaced_in_sb3
+from bridge.engine.user_code.overrides import inner_environments, names_of_user_code, replaced_in_sb3
 from bridge.errors import NotCompilable
 from bridge.originals import has_own_methods
 from bridge.replay import HerReplayBuffer
-from bridge.replay.store.replay_buffer import why_not_lent
+from bridge.replay.store.replay_buffer import why_not_on_device
 from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
 from bridge.translate.policies.exported_network import keeps_changing
@@ -65,15 +65,14 @@ class Plan:
       mode: how it takes steps.
       network: the policy as JAX functions; None if it has no translation.
       actor: acts in one compiled function per step; None if SB3's code acts.
-      wrapped_env: the environments and the wrappers around them, as one step function; None if the environments are
-        stepped on the host.
+      wrapped_env: the environments and their wrappers, as one step function; None if they are stepped on the host.
       mesh: the devices over which `wrapped_env`, and what is learned from it, is divided; None if it is not.
       learner: what updates change; None if updates are SB3's.
-      others: names of the user's code that training calls (neither bridge's nor SB3's). With any, weights are read from
-        PyTorch before each update and written there after it.
+      user_code: names of the user's code that training calls (neither bridge's nor SB3's). With any, weights are read
+        from PyTorch before each update and written there after it.
       instead_of_jax: why `make_vec_env` chose Gymnasium's environment although there is a JAX one; "" if it did not.
       environments: why code of the environments may reach the model; None if it cannot. With a reason, weights are read
-        and written as with `others`.
+        and written as with `user_code`.
       reasons: why not everything is compiled, a sentence each.
     """
 
@@ -83,7 +82,7 @@ class Plan:
     wrapped_env: WrappedEnv | None = None
     mesh: Mesh | None = None
     learner: Learner | None = None
-    others: tuple[str, ...] = ()
+    user_code: tuple[str, ...] = ()
     instead_of_jax: str = ""
     environments: str | None = None
     reasons: list[str] = dataclasses.field(default_factory=list)
@@ -95,11 +94,9 @@ class Plan:
     _compiled: dict[bool, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
     def compiled_update(self, make: Callable[..., Any], sequential: bool) -> Callable[..., Any]:
-        """Return what `make` returns for the network and its optimizers, made once.
+        """Return the compiled update that `make` makes for the network and its optimizers, made once.
 
-        Args:
-          make: makes the compiled update.
-          sequential: whether XLA runs one kernel after the other.
+        If `sequential`, XLA runs one kernel after the other.
         """
         if sequential not in self._compiled:
             assert self.learner is not None
@@ -129,8 +126,8 @@ class Plan:
             *([f"environments: {self.instead_of_jax}"] if self.instead_of_jax else []),
             *(f"not compiled: {reason}" for reason in self.reasons),
         ]
-        if self.others:
-            lines.append(f"custom code, synced with PyTorch around each call: {', '.join(self.others)}")
+        if self.user_code:
+            lines.append(f"custom code, synced with PyTorch around each call: {', '.join(self.user_code)}")
         if self.environments is not None:
             lines.append(
                 f"synced with PyTorch around each step, as environments may access the model: {self.environments}"
@@ -154,7 +151,9 @@ class Plan:
         # Compared by identity: environments and policies have no useful equality.
         if len(inputs) != len(self._inputs) or any(a is not b for a, b in zip(inputs, self._inputs)):
             return False
-        if self.others != of_others(algorithm, env) or (self._snapshot is not None and not self._snapshot.is_current()):
+        if self.user_code != names_of_user_code(algorithm, env):
+            return False
+        if self._snapshot is not None and not self._snapshot.is_current():
             return False
         if self.learner is None:
             return True
@@ -177,7 +176,7 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     Raises:
       NotCompilable: with engine "xla", if not everything can be compiled.
     """
-    plan = Plan(others=of_others(algorithm, env), instead_of_jax=getattr(env, "instead_of_jax", ""))
+    plan = Plan(user_code=names_of_user_code(algorithm, env), instead_of_jax=getattr(env, "instead_of_jax", ""))
     if algorithm.engine == "torch":
         plan.reasons.append('The model has engine="torch".')
     elif in_sb3 := replaced_in_sb3(algorithm):
@@ -212,7 +211,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     wrapped_env = _wrapped_env(plan, env)
     if plan.network is None:
         return
-    if wrapped_env is not None and "_update_info_buffer" in plan.others:
+    if wrapped_env is not None and "_update_info_buffer" in plan.user_code:
         plan.reasons.append("The model overrides _update_info_buffer, which SB3 calls after every step.")
         wrapped_env = None
     try:
@@ -253,7 +252,7 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     if wrapped_env is None:
         return
     try:
-        _require_compilable(algorithm, plan.others)
+        _require_compilable(algorithm, plan.user_code)
         if isinstance(algorithm.replay_buffer, HerReplayBuffer):
             _require_goals(algorithm, wrapped_env)
         _require_divisible(algorithm, wrapped_env)
@@ -281,7 +280,7 @@ def _wrapped_env(plan: Plan, env: VecEnv | None) -> WrappedEnv | None:
         return None
 
 
-def _require_compilable(algorithm: Any, others: tuple[str, ...]) -> None:
+def _require_compilable(algorithm: Any, user_code: tuple[str, ...]) -> None:
     """Refuse what SB3's loop can do and a compiled function that steps, stores and updates cannot.
 
     Raises:
@@ -292,11 +291,11 @@ def _require_compilable(algorithm: Any, others: tuple[str, ...]) -> None:
             "VecNormalize is not compiled for off-policy algorithms: batches are normalized on the host with the "
             "current statistics."
         )
-    reason = why_not_lent(algorithm.replay_buffer)
+    reason = why_not_on_device(algorithm.replay_buffer)
     if reason is not None:
         raise NotCompilable(reason)
-    if others:
-        raise NotCompilable(f"The model calls custom code, which needs SB3's training loop: {', '.join(others)}.")
+    if user_code:
+        raise NotCompilable(f"The model calls custom code, which needs SB3's training loop: {', '.join(user_code)}.")
     if algorithm.train_freq.unit is not TrainFrequencyUnit.STEP:
         raise NotCompilable("train_freq counts episodes, and the compiled loop counts steps: give train_freq in steps.")
     if algorithm.action_noise is not None:

@@ -8,7 +8,7 @@ An update may keep its results in vectors, which saves a copy in each direction.
 code may run: it would read old values, and what it writes would be lost. All user code is therefore called inside
 `Session.user_code`, and nothing else syncs. Some user code cannot be wrapped, because it may be called from anywhere:
 overridden methods, loggers, schedules, noises, buffers, and environments that may reach the model. It keeps the session
-in the state TORCH for the whole training: see `Plan.others` and `bridge.engine.user_code.model_references`.
+in the state TORCH for the whole training: see `Plan.user_code` and `bridge.engine.user_code.model_references`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Session:
             plan.environments = self._environments
         if plan is not before and (before is None or str(plan) != str(before)):
             log.log(logging.WARNING if plan.reasons else logging.INFO, "%s", plan)
-        if is_compiled and self._is_training and not (self._needs_every_step or plan.others or plan.environments):
+        if is_compiled and self._is_training and not (self._needs_every_step or plan.user_code or plan.environments):
             self._state = State.DEVICE
         return plan
 

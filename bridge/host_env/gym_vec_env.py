@@ -29,7 +29,7 @@ from jaxenvs.arguments import instance
 class GymVecEnv(HostVecEnv):
     """Stable-Baselines3 VecEnv around a `gymnasium.vector.VectorEnv` with any auto-reset mode.
 
-    Use it for environments that are vectorized already, such as those of `gymnasium.make_vec` or EnvPool.
+    Use it for environments that are vectorized already, such as the results of `gymnasium.make_vec`, or EnvPools.
 
     When an episode ends, its environment is reset in the same step, and every transition is a real step of the
     environment. With auto-reset SAME_STEP the vector environment does that itself. With NEXT_STEP and DISABLED,

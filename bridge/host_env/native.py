@@ -68,7 +68,7 @@ class NativeVectorEnv(Protocol):
     def step_into(self, actions: np.ndarray, buffers: Buffers) -> None:
         """Step every environment, and begin the next episode where one ends: write all of `buffers`.
 
-        The buffers are not those of the previous step: store the state of the environments elsewhere.
+        Each step gets other buffers than the previous step: store the state of the environments elsewhere.
 
         Args:
           actions: (num_envs, *shape of an action), row-major, in the dtype of the space, members of it.

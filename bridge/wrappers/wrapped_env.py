@@ -101,7 +101,7 @@ def _kind(leaf: Any) -> str:
 
 
 def is_compiled(sb3_class: type) -> bool:
-    """Return whether a wrapper class has a compiled version: SB3's own wrappers, and those of `register_wrapper`."""
+    """Return whether a wrapper class has a compiled version: SB3's own wrappers, and registered wrappers."""
     return sb3_class in _COMPILED
 
 
@@ -231,5 +231,5 @@ class WrappedEnv:
 
 
 def in_dtypes_of(given: Arrays, observation: Arrays) -> Any:
-    """Return a compiled function's observations in the dtypes of SB3's wrappers, such as those of `model._last_obs`."""
+    """Return a compiled function's observations in the dtypes of SB3's wrappers, such as `model._last_obs` has."""
     return jax.tree.map(lambda like, leaf: leaf.astype(like.dtype, copy=False), given, observation)

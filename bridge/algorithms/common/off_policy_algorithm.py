@@ -302,7 +302,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     ) -> tuple[np.ndarray, np.ndarray]:
         plan = self._session.plan
         is_random = self.num_timesteps < learning_starts
-        if is_random or plan is None or plan.actor is None or self.use_sde or "predict" in plan.others:
+        if is_random or plan is None or plan.actor is None or self.use_sde or "predict" in plan.user_code:
             return super()._sample_action(learning_starts, action_noise, n_envs)
         if not self._session.on_device:
             if not plan.acts_as_planned(self.policy):
@@ -330,7 +330,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         infos: Infos,
     ) -> None:
         plan = self._session.plan
-        if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.others:
+        if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.user_code:
             return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         # SB3 first copies the observation, which replay buffers do again, and loops over the environments.
         replay_buffer.add(self._last_obs, new_obs, buffer_action, reward, dones, infos)
@@ -373,7 +373,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         # Priorities depend on the errors of the previous batch, and a user's buffer may read the model: one at a time
         # then.
         prioritized = buffer if isinstance(buffer, PrioritizedReplayBuffer) else None
-        is_ours = prioritized is None and "replay_buffer" not in plan.others
+        is_ours = prioritized is None and "replay_buffer" not in plan.user_code
         most = MOST_TOGETHER if is_fixed and is_ours else 1
         sums: dict[str, float] = {}
         for first in range(0, gradient_steps, most):

@@ -45,7 +45,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RolloutBuffer, DictRolloutBuffer)
     # Whether the policy supports action masks; `_masks`: whether they are used now.
     MASKS: ClassVar[bool] = False
-    # Whether callbacks get the locals of the end of a rollout, in addition to those of its last step.
+    # Whether callbacks get the locals at the end of a rollout, in addition to the locals of its last step.
     SHOWS_ROLLOUT_END: ClassVar[bool] = True
     _masks: bool = False
     _compiling_for: Plan | None = None
@@ -193,9 +193,9 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
 
     def _compile_update(self, plan: Plan) -> None:
         """Start compiling the update in a thread, while the first rollout is compiled or collected."""
-        # Not if SB3 has flattened the buffer, whose shapes then differ from those of the next rollout. Not with user
-        # code, because custom schedules must be called exactly as often as SB3 calls them.
-        is_ready = plan.learner is not None and not plan.others and not self.rollout_buffer.generator_ready
+        # Not if SB3 has flattened the buffer, because the next rollout has other shapes. Not with user code, because
+        # custom schedules must be called exactly as often as SB3 calls them.
+        is_ready = plan.learner is not None and not plan.user_code and not self.rollout_buffer.generator_ready
         if self._compiling_for is not plan and is_ready:
             self._compiling = compile_meanwhile(*self._update(plan, self._settings_now()))
         self._compiling_for = plan

@@ -147,7 +147,7 @@ def evaluations(config: TrainingConfig, env: VecEnv, out: Path, begun_at: int) -
 
     Args:
       config: of the run.
-      env: environments to evaluate on, like those of the training.
+      env: environments to evaluate on, like the environments of the training.
       out: the folder of the run.
       begun_at: the number of steps from which a resumed run continues: what was evaluated before is kept.
     """

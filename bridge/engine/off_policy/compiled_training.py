@@ -195,7 +195,7 @@ def run_steps(
     progress, action_noise, key = algorithm._progress()
     # Last, because whatever fails from here on must return the store to the buffer.
     left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
-    replay = bound(buffer.lend(before, left + settings.train_freq, mesh))
+    replay = bound(buffer.to_device(before, left + settings.train_freq, mesh))
     episodes = min(episodes, buffer.episodes_left(replay), 2**31 - 1)
     limits = driver.Limits(
         np.int32(steps), np.int32(episodes), np.int32(not needs_every_step), np.int32(not needs_last_step)
@@ -215,9 +215,9 @@ def run_steps(
             key,
         )
     except BaseException:
-        buffer.return_lent(replay)
+        buffer.keep_on_device(replay)
         raise
-    buffer.return_lent(run.exploration.replay)
+    buffer.keep_on_device(run.exploration.replay)
     exploration = dataclasses.replace(run.exploration, replay=None)
     host, (all_steps, step_locals, last) = to_host(
         (dataclasses.replace(run, exploration=exploration, learner=None), kept)
@@ -277,7 +277,7 @@ def _write_back(
 def schedules(algorithm: OffPolicy, steps: int, most: int) -> driver.Rates:
     """Return the learning rate and the share of random actions for each of the next steps, each (most,).
 
-    The learning rate is that of an update before the step. Both are SB3's schedules, which may be any function of the
+    The learning rate is for an update before the step. Both are SB3's schedules, which may be any function of the
     progress.
     """
     total, num_envs = algorithm._total_timesteps, algorithm.n_envs

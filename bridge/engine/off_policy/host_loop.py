@@ -58,7 +58,7 @@ def collect_rollouts(
         door.on_rollout_start()
     num_steps, num_episodes = begun or 0, 0
     needs_every_step, continue_training, callback = door.needs_every_step, True, door.callback
-    calls_hook = "_update_info_buffer" in plan.others
+    calls_hook = "_update_info_buffer" in plan.user_code
     shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "train_freq": train_freq}
     shown.update(replay_buffer=replay_buffer, action_noise=action_noise, learning_starts=learning_starts)
     shown.update(log_interval=log_interval, continue_training=True)

@@ -229,7 +229,7 @@ def run_rollout(
 def most_iterations(algorithm: OnPolicy, plan: Plan) -> int:
     """Return how many iterations one compiled function can run; 0 if iterations cannot be combined."""
     wrapped_env, learner, buffer = plan.wrapped_env, plan.learner, algorithm.rollout_buffer
-    if plan.mode is not Mode.COMPILED or plan.others or learner is None:
+    if plan.mode is not Mode.COMPILED or plan.user_code or learner is None:
         return 0
     if wrapped_env is None or not wrapped_env.can_continue:
         return 0

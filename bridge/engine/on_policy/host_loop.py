@@ -55,7 +55,7 @@ class HostRollout:
     ) -> None:
         self._algorithm, self._plan, self._env, self._door, self._buffer = algorithm, plan, env, door, buffer
         self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
-        self._calls_hook = "_update_info_buffer" in plan.others
+        self._calls_hook = "_update_info_buffer" in plan.user_code
         self._shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": door.callback}
         self._shown |= {"rollout_buffer": buffer, "n_rollout_steps": self._n_steps}
         if algorithm.MASKS:
@@ -86,7 +86,9 @@ class HostRollout:
             self._door.on_rollout_start()
         self._needs_steps = self._door.needs_steps
         # Whether user code may run in each step, and change the policy.
-        self._syncs = self._needs_steps or plan.environments is not None or not BETWEEN_ROLLOUTS.issuperset(plan.others)
+        self._syncs = (
+            self._needs_steps or plan.environments is not None or not BETWEEN_ROLLOUTS.issuperset(plan.user_code)
+        )
         self._memory: Any = read_memory(algorithm)
         self._actor: EvaluatingActor | None = None
         self._noise: Any = None

@@ -84,7 +84,7 @@ def is_ours(cls: type) -> bool:
     return cls in _ALGORITHMS and not set(replaced(cls)) - BESIDE_TRAINING
 
 
-def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
+def names_of_user_code(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
     """Return the names of all user code that a training calls (neither bridge's nor SB3's): methods, logger,
     schedules...
 

@@ -7,7 +7,7 @@ import numpy as np
 from bridge.replay.data import windows
 from bridge.replay.store.ring import Ring
 
-# Children of a node. A draw descends few levels, and reads all children of a node at once, which are adjacent in
+# Children of a node. A draw goes through few levels, and reads all children of a node at once, which are adjacent in
 # memory.
 WIDTH = 32
 

@@ -59,14 +59,14 @@ def check(path, shared):
     buffer = open_buffer(path)
     flushed, stored, since = struct.unpack("ddd", shared[:24])
     size = buffer.size()
-    observation = np.roll(buffer.observations[..., 0], -buffer.take_ring().oldest, axis=0)[:size]
+    observation = np.roll(buffer.observations[..., 0], -buffer.ring_on_host().oldest, axis=0)[:size]
     newest = observation[-1, 0] if size else -1
     if shared[24:25] == b"0":
         assert size >= min(stored, CAPACITY - since - CAPACITY // 64 - 1), (size, stored, since)
         assert not size or newest == flushed, (newest, flushed)
     if size:
-        following = np.roll(buffer.next_observations[..., 0], -buffer.take_ring().oldest, axis=0)[:size]
-        ends = np.roll(buffer.dones, -buffer.take_ring().oldest, axis=0)[:size]
+        following = np.roll(buffer.next_observations[..., 0], -buffer.ring_on_host().oldest, axis=0)[:size]
+        ends = np.roll(buffer.dones, -buffer.ring_on_host().oldest, axis=0)[:size]
         wanted = observation % 7 == np.arange(NUM_ENVS)
         assert (ends[:-1] >= wanted[:-1]).all()
         assert (following == np.where(wanted, observation + 0.5, observation + 1)).all()

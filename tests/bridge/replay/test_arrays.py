@@ -201,7 +201,7 @@ def test_an_add_written_for_sb3s_arrays_works(kind, n_envs, sb3s):
         add(theirs, *transition)
         assert_same(ours, theirs)
     # Rows of the side ring are used again: there are few of them.
-    assert len(ours.take_ring().end_slot) <= 64
+    assert len(ours.ring_on_host().end_slot) <= 64
     taken = ours.sample_slices(20, 2)
     number = leaves(taken.observations)[next(iter(leaves(taken.observations)))].reshape(20, 2, -1)[:, :, 0].long()
     assert ((number[:, 1] - number[:, 0]) % 200 == 1).all()
@@ -231,7 +231,7 @@ def test_a_rollout_over_timeouts_that_were_written_without_dones_has_its_own_end
 
 def test_reading_some_rows_costs_the_same_whatever_the_capacity():
     ours, _, _ = pair(size=100_000, steps=20)
-    ours.take_ring().tag = counted = CountedTags(ours.take_ring().tag)
+    ours.ring_on_host().tag = counted = CountedTags(ours.ring_on_host().tag)
     for name in ("next_observations", "dones", "timeouts", "observations"):
         getattr(ours, name)[3], getattr(ours, name)[[5, 7], 0]
         np.asarray(getattr(ours, name)[2:6])

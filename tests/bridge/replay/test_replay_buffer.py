@@ -222,7 +222,7 @@ def test_memory_of_a_transition_is_at_most_six_tenths_of_sb3s():
     for step in range(3_000):
         done[0] = step % 200 == 199
         ours.add(observation, observation, np.zeros((1, 6)), np.zeros(1), done, [{}])
-    holders = (theirs, ours.take_ring())
+    holders = (theirs, ours.ring_on_host())
     sizes = [sum(x.nbytes for x in vars(holder).values() if isinstance(x, np.ndarray)) for holder in holders]
     assert sizes[1] <= 0.6 * sizes[0]
 

@@ -306,7 +306,7 @@ def test_a_draw_reads_as_few_tags_whatever_is_stored(rows):
     number = np.zeros((rows, 1))
     ends = np.arange(rows)[:, None] % 100 == 99
     buffer.add_rollout(number, np.zeros((rows, 1, 2)), number, ends, ends & False, number)
-    ring = buffer.take_ring()
+    ring = buffer.ring_on_host()
     ring.tag = counted = CountedTags(ring.tag)
     assert buffer.sample_slices(64, 4).mask.all()
     assert max(counted.read) <= 64 * 4

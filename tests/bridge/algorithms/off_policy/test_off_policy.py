@@ -16,7 +16,7 @@ import bridge
 from bridge.algorithms.common import off_policy_algorithm
 from bridge.engine.callbacks.callback_schedule import Pace, ScheduledCallback
 from bridge.engine.off_policy import compiled_training
-from bridge.replay.store import lending
+from bridge.replay.store import device_store
 from jaxenvs.learn.off_policy.iteration import NOISE_BYTES
 from tests.bridge.algorithms.off_policy.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder
@@ -348,9 +348,9 @@ def test_the_host_takes_the_rest_of_an_iteration_that_a_program_has_begun(mode):
 def test_a_large_store_has_no_more_rows_in_a_program_than_the_training_fills(monkeypatch):
     whole, parts = (make(env=make_env(length=100, limit=100), buffer_size=4000) for _ in range(2))
     whole.learn(96).learn(480, reset_num_timesteps=False)
-    monkeypatch.setattr(lending, "SMALL_STORE", 0)
-    rows, lend = [], lending.lend
-    monkeypatch.setattr(lending, "lend", lambda *args: rows.append(lend(*args)) or rows[-1])
+    monkeypatch.setattr(device_store, "SMALL_STORE", 0)
+    rows, lend = [], device_store.to_device
+    monkeypatch.setattr(device_store, "to_device", lambda *args: rows.append(lend(*args)) or rows[-1])
     parts.learn(96)
     parts.learn(480, reset_num_timesteps=False)
     assert [each.capacity for each in rows] == sorted({each.capacity for each in rows})

@@ -154,7 +154,7 @@ def test_a_mixin_behind_the_algorithm_keeps_its_methods():
 
     model = make(Both)
     model.learn(20)
-    assert "train" in model.plan.others
+    assert "train" in model.plan.user_code
 
 
 def test_a_loop_of_ones_own_sees_and_changes_what_trains():
@@ -175,7 +175,7 @@ def test_methods_that_no_loop_calls_leave_all_compiled():
         def describe(self):
             return "mine"
 
-    assert make(Named, "JAX").plan.others == ()
+    assert make(Named, "JAX").plan.user_code == ()
 
 
 # --- Updates by hand ------------------------------------------------------------------------------------------------
