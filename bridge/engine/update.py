@@ -182,14 +182,14 @@ def _transitions(sample: Any, action_space: Space, gamma: float, from_host: Call
       from_host: checks and converts observations.
     """
     discounts = getattr(sample, "discounts", None)
-    going_on = 1 - _array(sample.dones)[:, 0]
+    continues = 1 - _array(sample.dones)[:, 0]
     action = _array(sample.actions)
     return Transitions(
         observation=from_host(map_parts(_array, sample.observations)),
         action=action[:, 0] if isinstance(action_space, spaces.Discrete) else action,
         reward=_array(sample.rewards)[:, 0],
         next_observation=from_host(map_parts(_array, sample.next_observations)),
-        discount=going_on * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
+        discount=continues * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
         weight=_array(sample.weights) if isinstance(sample, PrioritizedSamples) else None,
     )
 

@@ -62,7 +62,7 @@ def _episodes(
         action = _choose(network, deterministic, exploration_rate, network.distribution(named, seen), key, step)
         return action, jax.tree.map(lambda leaf: leaf[0], memory)
 
-    def going_on(carry: Any) -> Any:
+    def is_running(carry: Any) -> Any:
         *_, running, step = carry
         return jnp.any(running) & (step < max_steps)
 
@@ -88,7 +88,7 @@ def _episodes(
     nothing = (state.episode_return, state.episode_length, jnp.zeros_like(state.done), jnp.zeros_like(state.done))
     memory = network.no_memory(named, venv.num_envs) if recalls else None  # type: ignore[union-attr]
     start = (state, wrapper_states, observation, memory, nothing, wanted, jnp.zeros((), jnp.int32))
-    *_, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(going_on, advance, start)
+    *_, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(is_running, advance, start)
     return returns, lengths, terminated, truncated | running
 
 

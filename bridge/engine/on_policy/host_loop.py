@@ -133,7 +133,7 @@ class HostRollout:
         if values is not None:
             self._buffer.values[step], self._buffer.log_probs[step] = values, log_probs
         if self._syncs:
-            self._look_again()
+            self._refresh_actor()
         return True
 
     def _seen(self, observation: Arrays) -> Observation:
@@ -150,8 +150,8 @@ class HostRollout:
     def _act(self, seen: Observation, step: int) -> Any:
         """Return actions, and the actions that environments take, followed by what else is computed in this step.
 
-        These are values and log-probabilities, unless they are computed for all steps at once, and the next state of a
-        recurrent policy.
+        That is: values and log-probabilities, unless they are computed later for all steps at once; and the next state
+        of a recurrent policy.
         """
         if self._actor is not None:
             act = self._actor.act_and_evaluate if self._syncs else self._actor.act
@@ -160,18 +160,18 @@ class HostRollout:
             self._algorithm.policy.reset_noise(self._env.num_envs)
         return _act_in_torch(self._algorithm, seen)
 
-    def _locals(self, observation: Any, taken: dict[str, Any], came: dict[str, Any]) -> dict[str, Any]:
+    def _locals(self, observation: Any, chosen: dict[str, Any], returned: dict[str, Any]) -> dict[str, Any]:
         """Return SB3's locals when it calls the callback."""
         algorithm, shown = self._algorithm, self._shown
-        shown.update(came, actions=taken["actions"])
+        shown.update(returned, actions=chosen["actions"])
         if not algorithm.MASKS:
-            shown["clipped_actions"] = taken["clipped_actions"]
+            shown["clipped_actions"] = chosen["clipped_actions"]
         if self._memory is not None:
             starts = torch.tensor(algorithm._last_episode_starts, dtype=torch.float32, device=algorithm.device)
             shown.update(lstm_states=to_states(algorithm, self._memory), episode_starts=starts)
         shown["obs_tensor"] = obs_as_tensor(observation, algorithm.device)
-        shown["values"] = torch.as_tensor(taken["values"][:, None], device=algorithm.device)
-        shown["log_probs"] = torch.as_tensor(taken["log_probs"], device=algorithm.device)
+        shown["values"] = torch.as_tensor(chosen["values"][:, None], device=algorithm.device)
+        shown["log_probs"] = torch.as_tensor(chosen["log_probs"], device=algorithm.device)
         return shown
 
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
@@ -200,7 +200,7 @@ class HostRollout:
         buffer.episode_starts[step] = self._algorithm._last_episode_starts
         buffer.pos = step + 1
 
-    def _look_again(self) -> None:
+    def _refresh_actor(self) -> None:
         """Update what depends on the policy after user code, which may have changed it.
 
         Everything that was acted and evaluated so far belongs to the policy from before.
@@ -234,9 +234,9 @@ class HostRollout:
         self._door.on_rollout_end(end)
 
     def _add_last_values(self) -> None:
-        """Add the discounted values of the last observations of truncated episodes to the rewards, and forget these.
+        """Add the discounted values of the last observations of truncated episodes to the rewards, each value once.
 
-        PyTorch computes them: there are few, and a function would be compiled for each number of them.
+        PyTorch computes the values: there are few, and a function would be compiled for each number of them.
         """
         algorithm, truncated = self._algorithm, self._truncated
         for first in range(0, len(truncated), MOST_ROWS):
