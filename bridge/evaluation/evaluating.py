@@ -122,10 +122,7 @@ def evaluate(
     """
     require_usable()
     n_episodes = arguments.positive_int("n_episodes", n_episodes, MOST_EPISODES)
-    if max_lanes is not None:
-        warnings.warn("evaluate's argument max_lanes is deprecated: use max_envs.", DeprecationWarning, stacklevel=2)
-        max_envs = max_lanes
-    max_envs = arguments.positive_int("max_envs", max_envs, MOST_ENVS)
+    max_envs = _max_envs(max_envs, max_lanes)
     if max_steps is not None:
         max_steps = arguments.positive_int("max_steps", max_steps)
     seed = arguments.integer("seed", seed, -(2**63), None, "an int")
@@ -145,10 +142,16 @@ def evaluate(
         raise NotCompilable(f"{reason} Use {EVALUATE_POLICY} instead.") from reason
     _require_spaces(policy, network, stack, venv.lane_env(0))
     _require_ends(venv.lane_env(0), max_steps)
-
     # A power of two, so that other numbers of episodes share a compiled function; surplus environments stand still.
     num_envs = min(max_envs, 1 << (n_episodes - 1).bit_length()) if wrapped_env.any_num_envs else stack.num_envs
     return _at_once(model, policy, network, venv, wrapped_env, num_envs, n_episodes, deterministic, seed, max_steps)
+
+
+def _max_envs(max_envs: int, max_lanes: int | None) -> int:
+    if max_lanes is not None:
+        warnings.warn("evaluate's argument max_lanes is deprecated: use max_envs.", DeprecationWarning, stacklevel=3)
+        max_envs = max_lanes
+    return arguments.positive_int("max_envs", max_envs, MOST_ENVS)
 
 
 def _policy_of(model: Any) -> Any:

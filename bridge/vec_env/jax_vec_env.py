@@ -19,7 +19,6 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env import argument_checks as checks
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.argument_checks import env_indices_of
 from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
 from bridge.vec_env.base import MAX_IMAGES, BatchedVecEnv
 from bridge.vec_env.compiled_functions import CompiledFunctions
@@ -230,7 +229,7 @@ class JaxVecEnv(BatchedVecEnv):
           ValueError: an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
-        env_indices = env_indices_of(indices, self.venv.num_envs)
+        env_indices = checks.env_indices_of(indices, self.venv.num_envs)
         if attr_name == "state":
             return self._env_states(env_indices)
         if attr_name == "render_mode":
@@ -252,7 +251,7 @@ class JaxVecEnv(BatchedVecEnv):
             only some environments' observation space; or an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
-        env_indices = env_indices_of(indices, self.num_envs)
+        env_indices = checks.env_indices_of(indices, self.num_envs)
         what = f"{attr_name} = {value!r}" if jax.tree_util.all_leaves([value]) else f"The new {attr_name}"
         self._use_like(with_parameter(self.venv, attr_name, value, env_indices), what, env_indices)
 
@@ -267,7 +266,7 @@ class JaxVecEnv(BatchedVecEnv):
           AttributeError, TypeError: there is no such method.
           ValueError: an index is out of range.
         """
-        env_indices = env_indices_of(indices, self.num_envs)
+        env_indices = checks.env_indices_of(indices, self.num_envs)
         instance("method_name", method_name, str, "a str")
         if method_name == "action_masks" and not (method_args or method_kwargs) and self.compiled.has_action_masks:
             masks = np.asarray(self.compiled.action_masks(self._parameters, self._started()))

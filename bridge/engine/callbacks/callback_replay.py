@@ -260,35 +260,23 @@ def show_steps(
       False as soon as the callback does.
     """
     steps, step_locals, before, num_envs = results.steps, results.step_locals, results.before, algorithm.n_envs
-    # (steps, num_envs, ...): of all steps if the callback reads each; else of the last one only, whose infos it may
-    # read.
+    # Of all steps if the callback reads each; else of the last step only, whose infos it may read.
     lead = slice(None) if needs_every_step else None
     final = jax.tree.map(lambda leaf: np.asarray(leaf)[lead], step_locals.final_observation)
     batch_infos, after = StepBatchInfos(results.wrapped_env, steps, final), algorithm._last_obs
-    shown: dict[str, Any] = {"self": algorithm, "env": algorithm.env, "callback": door.callback}
-    shown["replay_buffer"] = algorithm.replay_buffer
-    shown.update(train_freq=algorithm._frequency, action_noise=algorithm.action_noise, log_interval=log_interval)
-    shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
+    shown = _rollout_locals(algorithm, door, log_interval)
     shows_ends = has_shown_ends = door.needs_steps  # also the ends that the previous call has shown
-    outputs, count, can_continue, train_freq = (
-        steps.outputs,
-        batch_infos.num_steps,
-        True,
-        algorithm._frequency.frequency,
-    )
+    outputs, count, can_continue = steps.outputs, batch_infos.num_steps, True
     rewards = np.array(outputs.reward)
     for step in range(count):
         ended = batch_infos.ended(step)
         algorithm.num_timesteps += num_envs
-        if (num_collected := (algorithm._step_of_iteration + step - count) % train_freq + 1) == 1:
+        if (num_collected := (algorithm._step_of_iteration + step - count) % algorithm._frequency.frequency + 1) == 1:
             algorithm._episodes_before_iteration = algorithm._episode_num
         now: dict[str, Any] | None = None
         if needs_every_step or step == count - 1:
             signals.release()
-            shown_step = step_locals
-            if needs_every_step:
-                shown_step = jax.tree.map(lambda leaf, step=step: leaf[step], step_locals)
-            seen = _seen(algorithm, shown_step)
+            seen = _seen(algorithm, step_locals, step if needs_every_step else None)
             now = {
                 **shown,
                 **seen,
@@ -325,8 +313,29 @@ def show_steps(
     return can_continue
 
 
-def _seen(algorithm: OffPolicy, step_locals: StepLocals) -> dict[str, Any]:
-    """Return the locals of SB3's `collect_rollouts` that describe one step."""
+def _rollout_locals(algorithm: OffPolicy, door: CallbackDoor, log_interval: int | None) -> dict[str, Any]:
+    """Return the locals of SB3's `collect_rollouts` that stay the same in all steps."""
+    return {
+        "self": algorithm,
+        "env": algorithm.env,
+        "callback": door.callback,
+        "replay_buffer": algorithm.replay_buffer,
+        "train_freq": algorithm._frequency,
+        "action_noise": algorithm.action_noise,
+        "log_interval": log_interval,
+        "learning_starts": algorithm.learning_starts,
+        "continue_training": True,
+    }
+
+
+def _seen(algorithm: OffPolicy, step_locals: StepLocals, step: int | None) -> dict[str, Any]:
+    """Return the locals of SB3's `collect_rollouts` that describe one step.
+
+    Args:
+      step: the index of the step in `step_locals`; None if they are of one step.
+    """
+    if step is not None:
+        step_locals = jax.tree.map(lambda leaf: leaf[step], step_locals)
     space = algorithm.action_space
     is_discrete = isinstance(space, spaces.Discrete)
     buffer_actions = np.array(step_locals.action, np.int64 if is_discrete else np.float32)

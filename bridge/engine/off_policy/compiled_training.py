@@ -181,10 +181,9 @@ def run_steps(
         replay buffer also holds the steps that were taken.
     """
     wrapped_env, learner, buffer = plan.wrapped_env, plan.learner, algorithm.replay_buffer
-    settings = algorithm._settings_now()
     assert wrapped_env is not None
     assert learner is not None
-    before, num_envs, mesh = algorithm._last_obs, algorithm.n_envs, plan.mesh
+    before, num_envs, mesh, settings = algorithm._last_obs, algorithm.n_envs, plan.mesh, algorithm._settings_now()
     bound = committed if mesh is None else (lambda tree: tree)  # arrays that are divided over devices are in place
     most = settings.train_freq if needs_every_step else most_steps(num_envs)
     static_part = plan.network, tuple(learner.exported.items()), most, needs_every_step
@@ -197,9 +196,7 @@ def run_steps(
     left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
     replay = bound(buffer.to_device(before, left + settings.train_freq, mesh))
     episodes = min(episodes, buffer.episodes_left(replay), 2**31 - 1)
-    limits = driver.Limits(
-        np.int32(steps), np.int32(episodes), np.int32(not needs_every_step), np.int32(not needs_last_step)
-    )
+    limits = driver.Limits(*map(np.int32, (steps, episodes, not needs_every_step, not needs_last_step)))
     try:
         run, final_state, kept = compiled_function(mesh)(
             *static_part,
@@ -218,19 +215,16 @@ def run_steps(
         buffer.keep_on_device(replay)
         raise
     buffer.keep_on_device(run.exploration.replay)
-    exploration = dataclasses.replace(run.exploration, replay=None)
-    host, (all_steps, step_locals, last) = to_host(
-        (dataclasses.replace(run, exploration=exploration, learner=None), kept)
-    )
+    small = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=None), learner=None)
+    host, (all_steps, shown, last) = to_host((small, kept))
     count = int(host.count)
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
     _write_back(algorithm, plan, run, host, final_state, all_steps)
     if settings.hindsight is not None and host.progress.is_due:
         buffer.require_whole_episode()  # as SB3 does before an update
     if needs_every_step:
-        step_locals = jax.tree.map(lambda leaf: leaf[:count], step_locals)
-    both = step_locals.observation, step_locals.final_observation
-    observation, final_observation = (as_given(before, each) for each in both)
+        shown = jax.tree.map(lambda leaf: leaf[:count], shown)
+    observation, final_observation = (as_given(before, each) for each in (shown.observation, shown.final_observation))
     return TrainingResults(
         wrapped_env=wrapped_env,
         before=before if needs_every_step or count <= 1 else as_given(before, last),
@@ -238,7 +232,7 @@ def run_steps(
         num_updated=int(host.num_updated),
         metrics={name: value.item() for name, value in host.metrics.items()},
         steps=all_steps,
-        step_locals=StepLocals(step_locals.action, step_locals.env_action, observation, final_observation),
+        step_locals=StepLocals(shown.action, shown.env_action, observation, final_observation),
     )
 
 
