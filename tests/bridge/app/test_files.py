@@ -1,4 +1,4 @@
-"""What the command writes is whole or not there."""
+"""A file that the command writes is complete, or does not exist."""
 
 import contextlib
 import errno

@@ -34,7 +34,7 @@ CONTRIB = {
 
 
 class Killed(BaseException):
-    """As a signal would, at the worst moment for Python."""
+    """Exception as of a signal, at the worst moment for Python."""
 
 
 def train(out, *arguments):

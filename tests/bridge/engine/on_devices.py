@@ -70,12 +70,12 @@ def make(name, over):
 
 
 def axis_of(spec):
-    """Of the environments; None: all have the same."""
+    """Return the axis of environments, or None if all have the same array."""
     return next((axis for axis, name in enumerate(spec) if name is not None), None)
 
 
 def by_vmap(function, mesh, in_specs, out_specs):
-    """What `on_each` does, on one device: each is an element of an axis of `vmap`."""
+    """Do on one device what `on_each` does, with a device for each element of an axis of `vmap`."""
     number, name = mesh.size, mesh.axis_names[0]
 
     def run(*arguments):
@@ -119,8 +119,8 @@ def difference(one, other):
 
 
 def on_one(name):
-    """What four devices would do, by `vmap`."""
-    mesh = Mesh(make_mesh().devices, ("by vmap",))  # another name, for which there is no program yet
+    """Run by `vmap` what four devices would do."""
+    mesh = Mesh(make_mesh().devices, ("by vmap",))  # another name, for which nothing is compiled yet
     with contextlib.ExitStack() as patches:
         dividing = [patches.enter_context(mock.patch(f"{module}.on_each", side_effect=by_vmap)) for module in DIVIDING]
         for module in PLACING:
@@ -157,7 +157,7 @@ def compare(name):
 
 
 def shown(name):
-    """What callbacks and logs see over four devices, and without; and what Stable-Baselines3 makes of the zip."""
+    """Return what callbacks and logs see on four devices and on one, and what Stable-Baselines3 reads from the zip."""
     recorders = [Recorder(), Recorder()]
     model, alone = (learnt(name, over, recorder)[0] for over, recorder in zip((DEVICES, None), recorders))
     quiet = learnt(name, DEVICES)[0]
@@ -247,7 +247,7 @@ def environments():
 
 
 def refusals():
-    """What is said of what cannot be divided."""
+    """Return the error messages for what cannot be divided."""
 
     def refusal(make):
         try:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
 
 @functools.cache
 def on_devices(*names):
-    """What models over four devices gave, in a process that has four."""
+    """Return the results of models on four devices, from a process that has four."""
     flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
     done = subprocess.run(
         [sys.executable, "-m", "tests.bridge.engine.on_devices", *names],

@@ -40,7 +40,7 @@ def pair(together, one_by_one, **settings):
 
 
 def counts_of(model, monkeypatch):
-    """How many iterations each program of a model runs, as it is trained."""
+    """Return how many iterations each call of a compiled function runs while a model trains."""
     counts, run = [], compiled_training.run_iterations
 
     def counting(algorithm, plan, settings):

@@ -1,4 +1,4 @@
-"""What host environments are compared with: SB3's DummyVecEnv and Gymnasium's CartPole; and modules of examples."""
+"""References for host environments: SB3's DummyVecEnv and Gymnasium's CartPole; and modules of examples."""
 
 import importlib.util
 from pathlib import Path

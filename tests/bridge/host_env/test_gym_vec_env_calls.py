@@ -1,4 +1,4 @@
-"""What a GymVecEnv is told and refuses: episodes, actions, calls out of order, sources that lack something."""
+"""Calls of a GymVecEnv: episodes, invalid actions, calls out of order, incomplete vector environments."""
 
 import chex
 import gymnasium

@@ -54,7 +54,7 @@ class Counting:
 
 
 class CountingLater(Counting):
-    """The same in two halves."""
+    """The same environment with `send` and `recv`."""
 
     def step_into(self, actions, buffers):
         raise AssertionError("step_into was called where there are send and recv.")

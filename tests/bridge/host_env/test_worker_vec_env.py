@@ -1,4 +1,4 @@
-"""What becomes of environments in workers if one fails, which is the same for processes and for Ray's actors."""
+"""Failures of environments in workers, which have the same effects in processes and in Ray's actors."""
 
 import logging
 

@@ -180,7 +180,7 @@ def test_a_buffer_filled_by_hand_holds_what_sb3s_does(order, n_steps):
 
 @pytest.mark.parametrize(("kind", "n_envs", "sb3s"), KINDS)
 def test_an_add_written_for_sb3s_arrays_works(kind, n_envs, sb3s):
-    """As subclasses have it."""
+    """Write into the arrays as a subclass of SB3's buffer may."""
 
     def add(buffer, obs, next_obs, action, reward, done, infos):
         for name, values in (("observations", obs), ("next_observations", next_obs)):

@@ -1,4 +1,4 @@
-"""What programs have of a replay buffer: every kind of observation, every transition, and back without a loss."""
+"""The store of a replay buffer on the device: every kind of observation, every transition, and back without a loss."""
 
 from collections import OrderedDict
 

@@ -23,7 +23,7 @@ ROWS = 20
 
 
 class Rewards:
-    """What a buffer asks of environments: infos count too, if there are any."""
+    """Environment with what a buffer needs: its reward also depends on infos, if there are any."""
 
     def env_method(self, name, achieved, desired, infos, indices):
         assert (name, indices, len(infos)) == ("compute_reward", [0], len(achieved))
@@ -204,7 +204,7 @@ def test_lent_and_brought_back_it_is_the_same(steps):
 
 @pytest.mark.parametrize("strategy", tiered(["future", "final", "episode"], "future"))
 def test_a_program_draws_the_transitions_and_goals_that_the_host_draws(strategy):
-    """As often: of 20 transitions those of two running episodes are never drawn."""
+    """Both draw each transition equally often, but never those in running episodes."""
     buffer = make(n_envs=2, goal_selection_strategy=strategy)
     for added in history(2, 47, seed=5):
         buffer.add(*added)
@@ -222,7 +222,7 @@ def test_a_program_draws_the_transitions_and_goals_that_the_host_draws(strategy)
     assert relabelled == 32_000
 
     def pairs(observations, part):
-        """How often each transition was drawn with each goal."""
+        """Return how often each transition was drawn with each goal."""
         rows = np.concatenate(
             [np.asarray(observations[name])[part] for name in ("observation", "desired_goal")], axis=1
         )

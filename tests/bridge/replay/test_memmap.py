@@ -222,7 +222,7 @@ def test_a_folder_in_which_a_buffer_was_begun_and_no_more_is_taken(tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="a file is handed to another process")
 def test_a_closed_folder_is_free_while_a_process_lives_that_has_its_files_open(tmp_path):
-    """As one that was forked: a worker of a DataLoader, say."""
+    """The other process has the files open, as a forked worker of a DataLoader has."""
     buffer = open_buffer(tmp_path)
     lock = buffer.ring_on_host().storage._lock
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock.fileno()]) as other:

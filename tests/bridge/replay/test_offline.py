@@ -92,7 +92,7 @@ def test_without_next_observations_the_last_of_a_truncated_episode_is_one():
 
 
 class Dataset:
-    """What Minari's datasets show of themselves."""
+    """Dataset with the attributes of Minari's datasets."""
 
     observation_space = action_space = NUMBER
     total_steps = sum(LENGTHS)

@@ -279,7 +279,7 @@ def test_extend_adds_steps_one_after_the_other_as_sb3s_does(space):
 
 
 def test_what_a_buffer_holds_extends_another_as_sb3s():
-    """Where a timeout of its arrays, in an info, is an array of one number."""
+    """A timeout in an info may be an array of one number."""
     given, history = make(num_envs=1), History(1, OBSERVATIONS["vector"], 0)
     history.fill(given.buffer_size, given)
     assert given.timeouts.any()

@@ -313,7 +313,7 @@ def test_a_draw_reads_as_few_tags_whatever_is_stored(rows):
 
 
 def test_of_more_rows_than_the_buffer_holds_only_what_is_documented_is_read():
-    """What a step led to is read where an episode ends and in the last step, and nowhere else."""
+    """Next observations are read where an episode ends and in the last step, and nowhere else."""
     box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     buffer = ReplayBuffer(10, box, box, device="cpu")
     number = np.arange(15.0)[:, None, None]

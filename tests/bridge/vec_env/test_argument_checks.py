@@ -1,4 +1,4 @@
-"""What a JaxVecEnv refuses, without having changed anything. Values that no argument takes: tests/fuzz."""
+"""Arguments that a JaxVecEnv refuses, without having changed anything. tests/fuzz has values of wrong types."""
 
 import functools
 import types

@@ -1,4 +1,4 @@
-"""What stands in the infos of a JaxVecEnv."""
+"""The contents of the infos of a JaxVecEnv."""
 
 import ast
 import copy

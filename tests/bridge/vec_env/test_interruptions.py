@@ -99,7 +99,7 @@ def test_ctrl_c_before_any_line_leaves_environments_that_a_reset_opens(call):
 
 
 def interrupted_before_line(number, call):
-    """Whether `call` ran so many lines of JaxVecEnv that it could be interrupted before this one."""
+    """Return whether `call` ran this many lines of JaxVecEnv, and so could be interrupted before the next one."""
     left = number
 
     def trace(frame, event, arg):

@@ -29,7 +29,7 @@ def compiled_steps(types, packing, venv, packed_state, states, actions):
 
 
 def compiled(env, last_obs, actions):
-    """What each step gives: observations, rewards, dones, and the infos of the episodes that ended, by environment."""
+    """Return the results of each step: observations, rewards, dones, and infos of ended episodes by environment."""
     wrapped_env = WrappedEnv.of(env)
     base, actions = wrapped_env.base, np.asarray(actions, wrapped_env.base.action_dtype)
     packed, *rest = compiled_steps(

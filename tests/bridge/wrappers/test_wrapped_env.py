@@ -89,7 +89,7 @@ def test_a_normalisation_that_was_never_reset_is_compiled_too():
 
 
 class Bursting(VecEnvWrapper):
-    """What is worth more than 2 is worth infinity."""
+    """Wrapper that returns infinity for rewards above 2."""
 
     def reset(self):
         return self.venv.reset()

@@ -1,4 +1,4 @@
-"""How long programs of off-policy trainings are, as fixtures."""
+"""Fixtures that set how many steps a compiled off-policy function takes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What bridge.QRDQN, TQC and CrossQ have of their own: quantiles, running statistics, settings, fallbacks."""
+"""Features of bridge.QRDQN, TQC and CrossQ alone: quantiles, running statistics, settings, fallbacks."""
 
 import copy
 

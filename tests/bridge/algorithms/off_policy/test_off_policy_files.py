@@ -21,7 +21,7 @@ from tests.tiers import tiered
 
 
 def learnt(model):
-    """Of a state, what a zip keeps."""
+    """Return the part of a model's state that a zip keeps."""
     state = state_of(model, with_store=False) if model._last_obs is not None else {}
     return {name: value for name, value in state.items() if name not in ("last_obs", "key")}
 

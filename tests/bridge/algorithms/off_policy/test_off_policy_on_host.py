@@ -80,7 +80,7 @@ DRIFTING = noise.OrnsteinUhlenbeckActionNoise(np.zeros(2), np.full(2, 0.3), init
 def make_pair(
     name, n_envs=1, observation="vector", policy="MlpPolicy", wrap=lambda env: env, net_arch=(8,), **settings
 ):
-    """The same model by bridge and by SB3, without noise in the updates, because PyTorch and JAX draw other numbers."""
+    """Return the same model of bridge and of SB3, without noise in the updates, which differs in PyTorch and JAX."""
     kind = "discrete" if name == "DQN" else "box"
     if name == "TD3":
         settings = {"target_policy_noise": 0.0, **settings}
@@ -291,7 +291,7 @@ def test_state_dependent_exploration_keeps_its_noise_for_as_long_as_it_is_told(u
     noise = np.arctanh(model.replay_buffer.actions[:24, 0].astype(float)) - mean.numpy()
 
     def distance(first, last):
-        """How far the noise of some steps is from that of one matrix."""
+        """Return how far the noise of some steps is from the noise of one matrix."""
         latent = other["latent_sde"].numpy()[first:last].astype(float)
         matrix = np.linalg.lstsq(latent, noise[first:last], rcond=None)[0]
         return np.abs(noise[first:last] - latent @ matrix).max()

@@ -105,7 +105,7 @@ def fill(model):
 
 
 def update_in_order(monkeypatch, orders):
-    """Of our programs, all epochs take the rows in these orders."""
+    """Let all epochs of bridge's updates take the rows in these orders."""
 
     def make_update(network, optimizers, sequential, mesh):
         @jax.jit

@@ -136,7 +136,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
 
 @pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize], ids=["bare", "VecNormalize"])
 def test_a_program_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
-    """As when Ctrl-C comes while the program runs: nobody has its results yet."""
+    """Interrupt as Ctrl-C does while the compiled function runs, before its results are read."""
     whole = make(wrap(make_env())).learn(3 * ROLLOUT)
     model = make(wrap(make_env())).learn(ROLLOUT)
 

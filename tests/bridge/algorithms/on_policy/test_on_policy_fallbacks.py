@@ -1,4 +1,4 @@
-"""What of bridge.PPO and bridge.A2C is not compiled, and that it is named and trains as in Stable-Baselines3."""
+"""Parts of bridge.PPO and bridge.A2C that are not compiled are named, and train as in Stable-Baselines3."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What users do besides calling `learn`: what their own code writes is what trains, as with stock Stable-Baselines3."""
+"""Values that users' code writes outside of `learn` take effect in training, as with stock Stable-Baselines3."""
 
 import copy
 

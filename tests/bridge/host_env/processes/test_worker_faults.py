@@ -1,4 +1,4 @@
-"""What becomes of a ProcessVecEnv if a process fails; of workers of all kinds: test_worker_vec_env."""
+"""Failures of the processes of a ProcessVecEnv; test_worker_vec_env has the failures of all kinds of workers."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ def is_running(pid):
 
 
 def wait_until_gone(pids, seconds=120):
-    """Those that still run then."""
+    """Return the processes that still run after some seconds."""
     deadline = time.monotonic() + seconds
     while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
