@@ -65,9 +65,9 @@ class GymVecEnv(HostVecEnv):
         core = vector_env.unwrapped
         observation_space, action_space = vector_env.single_observation_space, vector_env.single_action_space
         # EnvPool returns memory that C++ allocates for each step, and that EnvPool never writes to again.
-        self._is_trusted = envpool.is_pool(vector_env)
-        self._counts_games = self._is_trusted and envpool.counts_games(vector_env)
-        if self._is_trusted:
+        self._is_pool = envpool.is_pool(vector_env)
+        self._counts_games = self._is_pool and envpool.counts_games(vector_env)
+        if self._is_pool:
             observation_space, action_space = envpool.aligned(observation_space, action_space)
         self._dtypes = new_batch(observation_space, lambda shape, dtype: dtype)
         self._step_by(vector_env)
@@ -88,7 +88,7 @@ class GymVecEnv(HostVecEnv):
         self._send: Callable[[Any], Any]
         self._receive: Callable[[], Any]
         self._partial_reset: PartialReset | None = None
-        calls = envpool.PoolCalls.of(vector_env) if self._is_trusted else None
+        calls = envpool.PoolCalls.of(vector_env) if self._is_pool else None
         if calls is not None:
             self._send, self._receive, self._partial_reset = calls.send, calls.receive, calls.reset
             return
@@ -109,7 +109,7 @@ class GymVecEnv(HostVecEnv):
     def _reset_all(self) -> tuple[Any, Infos]:
         seed = self._seeds[0]
         options = dict(self._options[0]) if self._options[0] else None
-        if seed is not None and self._is_trusted:
+        if seed is not None and self._is_pool:
             self._source, seed = envpool.with_seed(self.vector_env, int(seed)), None
             self._step_by(self._source)
         # The first environment's seed is enough: SB3 and Gymnasium both count up from it, and native environments
@@ -133,7 +133,7 @@ class GymVecEnv(HostVecEnv):
         observation = self._owned(observation)
         terminated, truncated = np.asarray(terminated), np.asarray(truncated)  # they may be JAX arrays
         dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
-        rewards = (np.asarray if self._is_trusted else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
+        rewards = (np.asarray if self._is_pool else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
         kept_info = self._kept(info)
         continuing = (~dones).nonzero()[0] if kept_info else ended[:0]
         if ended.size:
@@ -185,13 +185,13 @@ class GymVecEnv(HostVecEnv):
         Such code must hold a reference to it. Call this with the observations in a single local variable.
         """
         # A separate statement, because an expression that contains the observations would hold a reference too.
-        is_ours = self._is_trusted or (isinstance(observation, np.ndarray) and is_unshared(observation))
+        is_ours = self._is_pool or (isinstance(observation, np.ndarray) and is_unshared(observation))
         convert = functools.partial(np.require, requirements="W") if is_ours else np.array
         return map_parts(lambda dtype, part: convert(part, dtype), self._dtypes, observation)
 
     def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return the environments' infos in memory that stays unchanged until they are read."""
-        return info if self._is_trusted or not info else kept(info)
+        return info if self._is_pool or not info else kept(info)
 
     def _update_reset_infos(
         self, env_indices: np.ndarray, info: dict[str, Any], rows: np.ndarray, num_rows: int

@@ -68,6 +68,14 @@ class ScheduledCallback(BaseCallback):
         """
         return sys.maxsize
 
+    def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
+        """Deprecated: the previous name of `steps_until_needed`."""
+        warnings.warn("quiet_steps is deprecated: use steps_until_needed.", DeprecationWarning, stacklevel=2)
+        # Not of a subclass that defines `quiet_steps`, which may have called `super().quiet_steps`.
+        classes = [cls for cls in type(self).__mro__ if "steps_until_needed" in vars(cls)]
+        cls = next(each for each in classes if each is ScheduledCallback or "quiet_steps" not in vars(each))
+        return int(cls.steps_until_needed(self, num_timesteps, num_envs))  # type: ignore[attr-defined]
+
 
 def __getattr__(name: str) -> Any:
     if name == "QuietCallback":

@@ -1,4 +1,4 @@
-"""`jaxenvs train` with DQN, SAC, TD3 and DDPG: as with PPO, and what they have of their own."""
+"""`jaxenvs train` with DQN, SAC, TD3 and DDPG: as with PPO, and their further options."""
 
 import json
 import re

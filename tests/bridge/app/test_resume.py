@@ -1,4 +1,4 @@
-"""`jaxenvs train --resume`: a run that was killed goes on bit for bit."""
+"""`jaxenvs train --resume`: a run that was killed continues bit for bit."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Models whose environments are divided over devices of a CPU, in a process of their own: what they gave, as JSON.
+"""Models whose environments are divided over devices of a CPU, in a separate process: their results, as JSON.
 
 `XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m tests.bridge.engine.on_devices NAME ...`
 """

@@ -1,4 +1,4 @@
-"""Models whose environments are divided over devices: parts together are the whole, and all else is as ever."""
+"""Models whose environments are divided over devices: the results are the same as on one device."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Iterations that run together in one program: as if each had been two programs of its own."""
+"""Iterations in one compiled function have the same results as separate rollouts and updates."""
 
 import csv
 

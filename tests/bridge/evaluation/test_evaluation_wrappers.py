@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*already wrapped with a `Monito
 
 
 class Doubled(VecEnvWrapper):
-    """Twice the reward, and the number of the step in the place of the first number that is seen."""
+    """Wrapper that doubles rewards, and writes the number of the step into the first element of observations."""
 
     def __init__(self, venv):
         super().__init__(venv)

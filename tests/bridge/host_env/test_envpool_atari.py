@@ -44,7 +44,7 @@ def test_pong_is_the_same_to_the_bit():
 def test_breakout_is_the_same_to_the_bit_up_to_a_lost_life():
     _, info, lives = assert_same_frames("Breakout", 400)
     assert info["lives"] == lives == 4
-    assert "episode" not in info  # the game goes on
+    assert "episode" not in info  # the game continues
     assert not info["TimeLimit.truncated"]
 
 

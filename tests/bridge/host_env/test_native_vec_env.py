@@ -107,7 +107,7 @@ def test_what_somebody_holds_is_never_written_to_again(venv):
         copies.append(pickle.loads(pickle.dumps(arrays)))
     for step, ((arrays, infos), copy) in enumerate(zip(held, copies)):
         chex.assert_trees_all_equal(arrays, copy)
-        if arrays[2][2]:  # infos, which are read only now, tell of their own step
+        if arrays[2][2]:  # infos, which are read only now, are of their step
             assert infos[2]["terminal_observation"]["pair"].tolist() == [3, 9], step
             assert infos[2]["episode"]["r"] == 6
 

@@ -43,7 +43,7 @@ class History:
         self.step[env_indices], self.episodes = 0, self.episodes + count
 
     def fill(self, steps, *buffers):
-        """Add so many steps to each buffer."""
+        """Add a number of steps to each buffer."""
         for _ in range(steps):
             transition = self.next()
             for buffer in buffers:

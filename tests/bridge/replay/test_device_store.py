@@ -71,7 +71,7 @@ def is_compiled(model):
 @pytest.mark.parametrize("name", tiered(["DQN", "SAC"], "DQN"))
 def test_numbers_of_a_discrete_space_are_stored_as_the_environments_gave_them(name):
     model = make(name, make_env(name, kind="discrete"))
-    for _ in range(2):  # the second goes on from what came back
+    for _ in range(2):  # the second call continues from the returned store
         model.learn(24, reset_num_timesteps=False)
         assert is_compiled(model)
         buffer = model.replay_buffer

@@ -1,4 +1,4 @@
-"""ReplayBuffer in the place of SB3's: the same samples, in SB3's own algorithms too."""
+"""ReplayBuffer instead of SB3's: the same samples, also in SB3's algorithms."""
 
 import copy
 import io
@@ -121,7 +121,7 @@ def test_infos_are_read_where_an_episode_ended_alone():
     buffer, observation = make(), np.zeros((3, 3), np.float32)
     buffer.add(observation, observation, np.zeros((3, 2)), np.zeros(3), np.array([False, True, False]), Infos())
     np.testing.assert_array_equal(buffer.timeouts[0], [0, 1, 0])
-    unread = StepInfos(QuietInfos(3), lambda infos: pytest.fail("somebody read the infos"))
+    unread = StepInfos(QuietInfos(3), lambda infos: pytest.fail("The infos were read."))
     buffer.add(observation, observation, np.zeros((3, 2)), np.zeros(3), np.zeros(3, bool), unread)
 
 

@@ -138,7 +138,7 @@ def test_slices_are_windows_of_one_episode_and_every_window_is_drawn(capacity, a
             getattr(oracle, act)(argument)
             pending = act == "reset_by_hand"
             continue
-        if pending or not oracle.slots[0]:  # nobody knows yet that the episode was left
+        if pending or not oracle.slots[0]:  # that the episode was left is not known yet
             continue
         windows = oracle.windows(argument, strict)
         if not windows:

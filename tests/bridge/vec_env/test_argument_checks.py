@@ -155,7 +155,7 @@ def test_a_state_that_get_state_did_not_write_is_refused(change, message, cartpo
 
 
 class Scheme:
-    """Has no repr of its own."""
+    """Has no custom repr."""
 
 
 @environment

@@ -66,7 +66,7 @@ def stepped(env, actions):
 
 
 def assert_close(ours, theirs):
-    """Equal but for rounding: VecNormalize computes in float64, a rollout in float32."""
+    """Equal up to rounding: VecNormalize computes in float64, a rollout in float32."""
     assert type(ours) is type(theirs)
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys()
@@ -95,8 +95,10 @@ def assert_wrappers_close(ours, theirs):
 
 
 def assert_same_rollout(wrap, base, actions, by_hand=3):
-    """Two environments that `wrap` makes of `base`, one through a program and one step by step, do the same, and go on
-    doing so by hand."""
+    """Check that a compiled rollout does the same as single steps, in environments that `wrap` makes of `base`.
+
+    Single steps by hand afterwards do the same, too.
+    """
     ours, theirs = wrap(base()), wrap(base())
     ours.seed(0)
     theirs.seed(0)

@@ -1,4 +1,4 @@
-"""Hindsight in trainings: what is compiled, that SB3's own models go on with it, and what is refused."""
+"""Hindsight in trainings: what is compiled, that SB3's models continue from it, and what is refused."""
 
 import numpy as np
 import pytest
@@ -97,7 +97,7 @@ def test_a_ratio_of_other_goals_that_is_changed_is_the_one_that_counts():
 
 
 def test_learning_before_an_episode_has_ended_is_refused_as_by_sb3():
-    # The program of other tests; with this seed nobody gets there by chance in 7 steps.
+    # Compiled for other tests too; with this seed no environment gets there by chance in 7 steps.
     endless = JaxVecEnv(jaxenvs.make("BitFlipping-v0", n_bits=4, max_episode_steps=100), 2, 0)
     for env, starts in ((endless, 12), (BitFlippingEnv(n_bits=4), 0)):
         with pytest.raises(RuntimeError, match="Unable to sample before the end of the first episode"):

@@ -131,7 +131,7 @@ def test_a_replay_buffer_of_sb3s_becomes_one_of_ours_and_programs_take_it(name, 
     theirs["dones"], theirs["timeouts"] = mine["dones"], np.where(left, 1, theirs["timeouts"])
     assert_equal(mine, theirs)
     assert (ours.plan.wrapped_env is None) == (not given.handle_timeout_termination)
-    if "buffer_size" not in settings:  # which would be a program of its own
+    if "buffer_size" not in settings:  # another size would compile again
         ours.learn(24)
         assert ours._n_updates > 0
 

@@ -91,7 +91,7 @@ def dqn(plain, data):
         ).amax(dim=1)
     errors = policy.q_net(data.observations).gather(1, data.actions.long())[:, 0] - target
     losses = torch.where(errors.abs() < 1, 0.5 * errors**2, errors.abs() - 0.5)
-    plain.normal(1)  # the key goes on
+    plain.normal(1)  # takes the next key
     step(policy.optimizer, (data.weights * losses).mean(), policy.parameters())
     return errors.detach().abs()
 

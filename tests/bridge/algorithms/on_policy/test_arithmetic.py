@@ -122,7 +122,7 @@ def update_in_order(monkeypatch, orders):
 
 @pytest.fixture
 def same_order(monkeypatch):
-    """Both sides take the minibatches in the same order: a function that sets it, for so many epochs."""
+    """Return a function that sets, for a number of epochs, the order in which both libraries take minibatches."""
 
     def set_order(n_epochs):
         rng = np.random.default_rng(1)

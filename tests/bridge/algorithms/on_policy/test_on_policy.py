@@ -1,4 +1,4 @@
-"""bridge.PPO and bridge.A2C in the place of Stable-Baselines3's: what users have stays as it was."""
+"""bridge.PPO and bridge.A2C instead of Stable-Baselines3's: what users see stays the same."""
 
 import contextlib
 import inspect

@@ -18,7 +18,7 @@ from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRoll
 
 
 class Own(ActorCriticPolicy):
-    """A policy with something of its own."""
+    """Policy with a custom attribute."""
 
     def forward(self, obs, deterministic=False):
         return super().forward(obs, deterministic)

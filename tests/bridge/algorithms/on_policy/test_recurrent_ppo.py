@@ -1,4 +1,4 @@
-"""bridge.RecurrentPPO in the place of sb3-contrib's: what is remembered goes on, and all else stays as it was."""
+"""bridge.RecurrentPPO instead of sb3-contrib's: LSTM states continue, and everything else stays the same."""
 
 import inspect
 

@@ -220,7 +220,7 @@ def test_an_update_by_hand_takes_sb3s_number_of_rows(name):
     assert asked == [64 if name == "SAC" else 100]
 
 
-# --- What is put in the place of parts ------------------------------------------------------------------------------
+# --- Replaced parts -------------------------------------------------------------------------------------------------
 
 
 def test_methods_put_into_buffers_and_environments_are_called():

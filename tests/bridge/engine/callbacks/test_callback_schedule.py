@@ -77,9 +77,10 @@ def test_quiet_steps_is_the_deprecated_name_of_steps_until_needed():
 
         class Old(base):
             def quiet_steps(self, num_timesteps, num_envs):
-                return num_timesteps + num_envs
+                return min(num_timesteps + num_envs, super().quiet_steps(num_timesteps, num_envs))
 
             def _on_step(self):
                 return True
 
-    assert steps_until_needed(Old(), 3, 2, shows_ends=True) == 5
+    with pytest.warns(DeprecationWarning, match="quiet_steps is deprecated: use steps_until_needed"):
+        assert steps_until_needed(Old(), 3, 2, shows_ends=True) == 5

@@ -162,7 +162,7 @@ def test_made_again_an_environment_of_make_vec_env_goes_on_with_its_monitor_log(
 
 @pytest.fixture
 def step_under_way():
-    """A ProcessVecEnv one of whose workers has ended a step, and cannot say so before somebody reads."""
+    """A ProcessVecEnv with a worker that has ended a step, and whose answer is too long to send before it is read."""
     venv = ProcessVecEnv([Talkative])
     venv.reset()
     venv.step_async(np.zeros(1, int))
