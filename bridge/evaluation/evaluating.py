@@ -103,8 +103,7 @@ def evaluate(
         or such a policy. On the host, any SB3 model.
       env: an id of jaxenvs or Gymnasium, an Environment, a VectorEnv, or a JaxVecEnv, also in wrappers that can be
         compiled (docs/wrappers.md), which are copied; or environments on the host. Only the parameters of JAX
-        environments are used. If they differ between environments, episode i has the parameters of environment i
-        modulo the number of environments.
+        environments are used. If these differ, episode i has the parameters of environment i modulo their number.
       n_episodes: the number of episodes.
       deterministic: whether to take the most likely actions. Otherwise actions are sampled, with state-dependent
         exploration from one noise matrix an episode; DQN and QRDQN explore at the model's `exploration_rate`.
