@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
-from bridge.engine.callbacks.callback_schedule import QuietCallback
+from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.engine.lstm_state import read_memory, to_states
 from bridge.randomness import get_random_state, set_random_state
 from bridge.vec_env.jax_vec_env import JaxVecEnv
@@ -199,7 +199,7 @@ def read_metadata(path: str | Path) -> dict[str, Any] | None:
         return json.loads(archive.read(METADATA)) if METADATA in archive.namelist() else None
 
 
-class RolloutCheckpoint(QuietCallback):
+class RolloutCheckpoint(ScheduledCallback):
     """Callback that saves a checkpoint before every n-th rollout, replacing the previous one.
 
     Use it to resume long trainings after a crash. A rollout of an off-policy model is `train_freq` steps, and its
@@ -228,8 +228,8 @@ class RolloutCheckpoint(QuietCallback):
         # _next is the rollout before which it saves; _calls is n_calls at the beginning of the newest rollout.
         self._next, self._calls = 0, 0
 
-    def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
-        """Return the number of steps for which this callback needs no call: see QuietCallback."""
+    def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
+        """Return the number of steps for which this callback needs no call: see ScheduledCallback."""
         if (length := self._steps_of_rollout()) is None:
             return 0
         left = (self._next - self.rollouts + 1) * length - (self.n_calls - self._calls)

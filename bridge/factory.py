@@ -178,8 +178,8 @@ def _batched(asked: _Asked, backend: str) -> VecEnv:
     if backend == "jax":
         env = with_opponent(_make_env(asked), asked.opponent)
         num_agents = num_agents_of(env)
-        lanes = VectorEnv(env, asked.n_envs) if num_agents is None else Agents(env, asked.n_envs * num_agents)
-        jax_vec_env = JaxVecEnv(lanes, seed=asked.seed, **vec_env_kwargs)
+        venv = VectorEnv(env, asked.n_envs) if num_agents is None else Agents(env, asked.n_envs * num_agents)
+        jax_vec_env = JaxVecEnv(venv, seed=asked.seed, **vec_env_kwargs)
         if isinstance(asked.opponent, str) and asked.opponent == SELF:
             jax_vec_env.default_callback = SelfPlayCallback
         if isinstance(asked.env_id, str):
@@ -212,12 +212,12 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
             monitor_dir = os.path.abspath(monitor_dir)  # an actor may run in another folder
             os.makedirs(monitor_dir, exist_ok=True)
     env_fns = []
-    for lane in range(asked.n_envs):
+    for index in range(asked.n_envs):
         if monitor_dir is not None:
-            monitor_kwargs = {**monitor_kwargs, "filename": os.path.join(monitor_dir, str(asked.start_index + lane))}
-        lane_seed = None if asked.seed is None else asked.seed + lane
+            monitor_kwargs = {**monitor_kwargs, "filename": os.path.join(monitor_dir, str(asked.start_index + index))}
+        env_seed = None if asked.seed is None else asked.seed + index
         make = maker(asked.env_id, asked.env_kwargs)
-        env_fns.append(env_fn(make, lane_seed, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs))
+        env_fns.append(env_fn(make, env_seed, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs))
     classes: dict[str, Callable[..., VecEnv]] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVecEnv}
     host_vec_env = classes[backend](env_fns, **asked.vec_env_kwargs)
     host_vec_env.seed(asked.seed)

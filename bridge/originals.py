@@ -1,6 +1,6 @@
 """Detection of replaced methods: notebooks often assign a custom method to a class of SB3 or bridge.
 
-A compiled function stands for the methods that came with a class, so it must not run when others were put there.
+A compiled function does what a class's original methods do, so it must not run if user code has replaced one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bridge.libraries import is_library, root_of
 # The attributes of each remembered class, as they were when bridge was imported.
 _ATTRIBUTES: dict[type, dict[str, Any]] = {}
 # The names of a class's methods that other packages had already replaced by then.
-_FOREIGN: dict[type, tuple[str, ...]] = {}
+_REPLACED_BEFORE: dict[type, tuple[str, ...]] = {}
 # Methods that Python calls implicitly, whether or not the class had them before.
 _ACCESS = frozenset(("__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__call__"))
 
@@ -26,9 +26,9 @@ def remember(*classes: type) -> None:
     for cls in classes:
         for base in cls.__mro__:
             if base not in _ATTRIBUTES and base is not object:
-                _watched.cache_clear()
+                _attributes_now_and_then.cache_clear()
                 _ATTRIBUTES[base] = dict(vars(base))
-                _FOREIGN[base] = tuple(name for name, value in vars(base).items() if _is_foreign(value))
+                _REPLACED_BEFORE[base] = tuple(name for name, value in vars(base).items() if _is_user_code(value))
 
 
 def remember_packages(*packages: str) -> None:
@@ -40,9 +40,9 @@ def remember_packages(*packages: str) -> None:
 
 def replaced(cls: type) -> tuple[str, ...]:
     """Return the names of the methods that were replaced in a class or its bases since they were remembered."""
-    now, then, is_foreign = _watched(cls)
+    now, then, was_replaced_before = _attributes_now_and_then(cls)
     # A single comparison in C, because this runs before many steps.
-    if now == then and not is_foreign:
+    if now == then and not was_replaced_before:
         return ()
     return tuple(dict.fromkeys(name for base in known_bases((cls,)) for name in _replaced_in(base, cls)))
 
@@ -72,10 +72,14 @@ def known_bases(classes: Iterable[type]) -> tuple[type, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _watched(cls: type) -> tuple[list[Any], list[Any], bool]:
+def _attributes_now_and_then(cls: type) -> tuple[list[Any], list[Any], bool]:
     """Return current and remembered attributes of a class's known bases, and whether any had replaced methods."""
     bases = known_bases((cls,))
-    return [vars(base) for base in bases], [_ATTRIBUTES[base] for base in bases], any(_FOREIGN[base] for base in bases)
+    return (
+        [vars(base) for base in bases],
+        [_ATTRIBUTES[base] for base in bases],
+        any(_REPLACED_BEFORE[base] for base in bases),
+    )
 
 
 def _replaced_in(base: type, cls: type) -> list[str]:
@@ -85,17 +89,17 @@ def _replaced_in(base: type, cls: type) -> list[str]:
     if not methods:
         then.clear()
         then.update(now)  # Python adds `__annotations__` when they are first read
-        return [*_FOREIGN[base]]
+        return [*_REPLACED_BEFORE[base]]
     # A method with a new name is called only by the code that assigned it.
     known = {*then, *_ACCESS}.union(*(vars(each) for each in cls.__mro__ if each is not base))
-    return [*_FOREIGN[base], *sorted(known.intersection(methods))]
+    return [*_REPLACED_BEFORE[base], *sorted(known.intersection(methods))]
 
 
 def _is_method(value: object) -> bool:
     return callable(value) or hasattr(type(value), "__get__")
 
 
-def _is_foreign(value: object) -> bool:
+def _is_user_code(value: object) -> bool:
     """Return whether a method comes from a package that is neither a library nor part of the project."""
     holders = [getattr(value, name, None) for name in ("__func__", "fget", "func", "__wrapped__")]
     for each in (*holders, value):

@@ -72,9 +72,9 @@ MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE, MOST_FILES_OF_A_FOLDER = 70, 400
 PRODUCT = ("jaxenvs", "bridge", "benchmarks", "docs", "examples")
 # File names that exist twice, except for algorithms: their settings are in `learn`, and their class is in `bridge`.
 SHARED_NAMES = {
+    "compiled_training": "one for each family of algorithms",
     "host_loop": "one for each family of algorithms",
     "loop": "one for each family of algorithms, around that of all trainings",
-    "program": "one for each family of algorithms",
     "settings": "one for each family of algorithms, on top of those of all",
     "sb3": "jaxenvs.sb3 is public",
     "files": "the command's say in words what the core's raise",

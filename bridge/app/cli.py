@@ -156,7 +156,7 @@ def _train_as_asked(
     Args:
       given: fields of TrainingConfig, or None.
       changes: values of fields that are dicts.
-      processes: coordinator, number and id, if processes are to be joined; the other arguments are those of `train`.
+      processes: coordinator, number and id, if processes are to be joined; the other arguments are as in `train`.
 
     Raises:
       UserError: arguments exclude each other, or what they name cannot be read or written.
@@ -186,7 +186,7 @@ def _train_as_asked(
 def _begun(
     algorithm: str | None, env_id: str | None, hyperparams: Path | None, config: Path | None, out: Path | None
 ) -> dict[str, Any]:
-    """Return the arguments of TrainingConfig to begin with: those of a saved run, or only what to train.
+    """Return the arguments of TrainingConfig to begin with: the arguments of a saved run, or only what to train.
 
     Raises:
       UserError: arguments of the command exclude each other, or what they name cannot be read or written.

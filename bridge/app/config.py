@@ -19,7 +19,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 
 import jaxenvs
 from bridge.algorithms.specs import ALGORITHMS
-from bridge.app.environments import World, find
+from bridge.app.environments import EnvironmentInfo, find
 from bridge.app.files import replacing
 from bridge.app.hyperparameters import (
     NOISE,
@@ -78,7 +78,7 @@ class TrainingConfig:
     tensorboard_log: str | None = None
 
     @functools.cached_property
-    def world(self) -> World:
+    def environment(self) -> EnvironmentInfo:
         """The environments of the run."""
         return find(self.backend, self.env_id, self.env_kwargs)
 
@@ -112,23 +112,23 @@ class TrainingConfig:
         _require_json("--env-kwargs", env_kwargs or {})
         _require_json("--hyperparameters", given)
         backend, env_kwargs = run.pop("backend", "auto"), _sequences_as(tuple, env_kwargs or {})
-        world = find(backend, env_id, env_kwargs)
-        _check_actions(algorithm, env_id, world.action_space)
+        environment = find(backend, env_id, env_kwargs)
+        _check_actions(algorithm, env_id, environment.action_space)
         name = env_id.removeprefix("jaxenvs/").rpartition(":")[2]
-        settings = dict(settings_for(algorithm, name, world.is_game, hyperparams))
+        settings = dict(settings_for(algorithm, name, environment.is_game, hyperparams))
         if "env_kwargs" in settings:
             env_kwargs = _sequences_as(tuple, settings.pop("env_kwargs")) | env_kwargs
-            world = find(backend, env_id, env_kwargs)
+            environment = find(backend, env_id, env_kwargs)
         is_off_policy = ALGORITHMS[algorithm].is_off_policy
         tuned_num_envs = settings.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
         tuned_total_timesteps = settings.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
         num_envs = tuned_num_envs if num_envs is None else num_envs
         total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
-        defaults = _default_arguments(algorithm) | {"policy": _policy(algorithm, world.observation_space)}
+        defaults = _default_arguments(algorithm) | {"policy": _policy(algorithm, environment.observation_space)}
         resolved = {**defaults, **settings, **given}
-        run |= {"hyperparameters": resolved, "backend": world.backend}
+        run |= {"hyperparameters": resolved, "backend": environment.backend}
         new = cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed, **run)
-        vars(new)["world"] = world
+        vars(new)["environment"] = environment
         _check_run(new)
         for name, value in {**settings, **given}.items():
             _check_hyperparameter(algorithm, name, value, defaults)

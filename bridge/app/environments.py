@@ -26,7 +26,7 @@ BACKENDS = ("auto", "jax", "serial", "process", "native")
 
 
 @dataclasses.dataclass(frozen=True)
-class World:
+class EnvironmentInfo:
     """The properties of a run's environments.
 
     Attributes:
@@ -48,7 +48,7 @@ class World:
     make: Callable[..., VecEnv]
 
 
-def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
+def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentInfo:
     """Return the environment of an id, or of "module:Class".
 
     Raises:
@@ -75,7 +75,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
             raise UserError(f"--backend {backend} needs an environment of Gymnasium, but {env_id} is one of jaxenvs.")
         threshold = jaxenvs.spec(target).reward_threshold if isinstance(target, str) else None
         in_jax: Environment[Any] = made
-        return World(
+        return EnvironmentInfo(
             *("jax", *spaces, _has_time_limit(made), threshold, False),
             lambda num_envs, seed, wrapper=None: make_vec_env(
                 in_jax if wrapper is None else wrapper(in_jax), num_envs, seed=seed, backend="jax"
@@ -95,7 +95,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
         given = env_kwargs | further
         return make_vec_env(source, num_envs, seed, wrapper_class=wrap, env_kwargs=given, backend=backend)
 
-    return World(backend, *spaces, has_limit, None if spec is None else spec.reward_threshold, is_game, make)
+    return EnvironmentInfo(backend, *spaces, has_limit, None if spec is None else spec.reward_threshold, is_game, make)
 
 
 def _made(target: Any, env_kwargs: dict[str, Any], backend: str) -> Environment[Any] | gymnasium.Env[Any, Any]:
@@ -145,7 +145,7 @@ def _pool_name(env_id: str) -> str:
     return native_id(env_id) if env_id.endswith("NoFrameskip-v4") else env_id.removeprefix("ALE/")
 
 
-def _native(env_id: str, env_kwargs: dict[str, Any]) -> World:
+def _native(env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentInfo:
     try:
         known = envpool.ids()
     except Exception as error:  # importing a library of many parts may raise anything
@@ -171,4 +171,4 @@ def _native(env_id: str, env_kwargs: dict[str, Any]) -> World:
         maker = make_atari_env if is_game else make_vec_env
         return maker(name, num_envs, seed, env_kwargs=env_kwargs | further, backend="native")
 
-    return World("native", *spaces, True, spec.reward_threshold, is_game, make)
+    return EnvironmentInfo("native", *spaces, True, spec.reward_threshold, is_game, make)

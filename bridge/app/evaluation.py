@@ -46,7 +46,7 @@ def evaluate_model(
     Raises:
       UserError: the policy cannot be compiled.
     """
-    limit = None if config.world.has_time_limit else MOST_STEPS
+    limit = None if config.environment.has_time_limit else MOST_STEPS
     seed = first_seed(config) if seed is None else seed
     n_episodes = N_EPISODES if n_episodes is None else n_episodes
     if config.backend == "jax":
@@ -65,15 +65,15 @@ def evaluate_model(
 def ending_env(config: TrainingConfig, num_envs: int, like: VecEnv | None) -> VecEnv:
     """Make environments whose episodes end, if need be after MOST_STEPS, with the statistics of other environments."""
     wrapper: Any = None
-    if not config.world.has_time_limit and config.backend == "jax":
+    if not config.environment.has_time_limit and config.backend == "jax":
         wrapper = functools.partial(TimeLimit, max_steps=MOST_STEPS)
-    elif not config.world.has_time_limit:  # in a Monitor, which must see where the limit ends episodes
+    elif not config.environment.has_time_limit:  # in a Monitor, which must see where the limit ends episodes
         wrapper = lambda env: Monitor(gymnasium.wrappers.TimeLimit(env, MOST_STEPS))  # noqa: E731
     return make_env(dataclasses.replace(config, seed=first_seed(config)), num_envs, like=like, wrapper=wrapper)
 
 
 def first_seed(config: TrainingConfig) -> int:
-    """Return the first seed of an evaluation: the one after those of the training's environments, seed + i."""
+    """Return the first seed of an evaluation, which follows the seeds of the training's environments, seed + i."""
     return config.seed + config.num_envs
 
 

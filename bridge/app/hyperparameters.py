@@ -12,8 +12,8 @@ from typing import Any
 from bridge.algorithms.specs import ALGORITHMS
 from jaxenvs import learn
 
-# The arguments of SB3's algorithms that may be schedules.
-SCHEDULED = learn.PPO.SCHEDULED  # those of the other algorithms are among them
+# The arguments of SB3's algorithms that may be schedules. PPO has all of them.
+SCHEDULED = learn.PPO.SCHEDULED
 
 # Lowest and highest value of hyper-parameters that are not in jaxenvs.learn, or have other bounds there.
 BOUNDS: dict[str, tuple[float, float]] = {

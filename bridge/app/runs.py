@@ -83,13 +83,13 @@ def make_env(config: TrainingConfig, num_envs: int | None = None, like: VecEnv |
     Args:
       num_envs: the number of environments, if not the config's.
       like: other environments of the run, with the statistics to normalize with, which are then not updated.
-      further: arguments of the World's `make`.
+      further: arguments of the EnvironmentInfo's `make`.
 
     Raises:
       UserError: the environment does not accept the config.
     """
     try:
-        venv = config.world.make(num_envs or config.num_envs, config.seed, **further)
+        venv = config.environment.make(num_envs or config.num_envs, config.seed, **further)
         if (frames := config.hyperparameters["frame_stack"]) > 1:
             venv = VecFrameStack(venv, frames)
     except (TypeError, ValueError, AssertionError) as error:

@@ -1,4 +1,4 @@
-"""Settings that are known to work: those of an installed RL Baselines3 Zoo, of tuned.toml, or of a user's file."""
+"""Settings that are known to work: from an installed RL Baselines3 Zoo, from tuned.toml, or from a user's file."""
 
 from __future__ import annotations
 

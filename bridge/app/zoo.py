@@ -91,7 +91,8 @@ def _make_vec_env(make_env: Callable[..., Any], n_envs: int = 1, **arguments: An
     env_id = getattr(spec, "id", "").removeprefix("jaxenvs/")
     if is_jax_id(env_id) and arguments.get("vec_env_cls") in (None, DummyVecEnv):
         ours = {name: value for name, value in arguments.items() if name not in ("vec_env_cls", "vec_env_kwargs")}
-        # SB3 puts every environment in a Monitor, and warns where those of training and evaluation are not alike.
+        # SB3 puts every environment in a Monitor, and warns if the environments of training and evaluation are not of
+        # the same type.
         ours["monitor_kwargs"] = {"info_keywords": ()} | (ours.get("monitor_kwargs") or {})
         try:
             return make_vec_env(env_id, n_envs, **ours, backend="jax")

@@ -39,7 +39,7 @@ class Actor:
 
     Attributes:
       network: the policy as JAX functions.
-      programs: the compiled functions: `act`; `predict`, which returns only what `predict` needs; and, for
+      compiled: the compiled functions: `act`; `predict`, which returns only what `predict` needs; and, for
         actor-critics, `act_and_evaluate` and `evaluate`.
     """
 
@@ -48,7 +48,7 @@ class Actor:
     def __init__(self, network: ExportedPolicy | ExportedActor, parameters: Sequence[torch.Tensor]) -> None:
         self.network = network
         self._parameters = parameters
-        self.programs = _programs(network)
+        self.compiled = _compiled_functions(network)
         self._addresses: list[int] = []
         self._is_shared = False
         self.refresh()
@@ -104,13 +104,13 @@ class Actor:
           RuntimeError: a Discrete or MultiDiscrete observation is out of range, as in SB3.
         """
         observation = self.network.from_host(observation)
-        action, to_env, was_nan, memory = self.programs.act(self.params, observation, noise)
+        action, to_env, was_nan, memory = self.compiled.act(self.params, observation, noise)
         if np.asarray(was_nan):  # bool() of a JAX array takes eight times as long
             raise ValueError(POLICY_IS_NAN)
         return np.asarray(action), np.asarray(to_env), *_remembered(memory)
 
 
-class JudgingActor(Actor):
+class EvaluatingActor(Actor):
     """Actor with values, for actor-critic policies."""
 
     network: ExportedPolicy
@@ -123,7 +123,7 @@ class JudgingActor(Actor):
             state, as in `act`.
         """
         observation = self.network.from_host(observation)
-        *results, was_nan, memory = self.programs.act_and_evaluate(self.params, observation, noise)
+        *results, was_nan, memory = self.compiled.act_and_evaluate(self.params, observation, noise)
         if np.asarray(was_nan):
             raise ValueError(POLICY_IS_NAN)
         return *map(np.asarray, results), *_remembered(memory)
@@ -148,7 +148,7 @@ class JudgingActor(Actor):
         """
         steps, last = (rollout.observation, rollout.action, rollout.reward, done), self.network.from_host(last)
         return [
-            np.asarray(part) for part in self.programs.evaluate(self.params, steps, evaluated, last, gamma, gae_lambda)
+            np.asarray(part) for part in self.compiled.evaluate(self.params, steps, evaluated, last, gamma, gae_lambda)
         ]
 
 
@@ -176,7 +176,7 @@ def is_nan(distribution: object) -> jax.Array:
 
 
 @functools.lru_cache(maxsize=64)
-def _programs(network: Any) -> SimpleNamespace:
+def _compiled_functions(network: Any) -> SimpleNamespace:
     """Return the compiled functions of a network.
 
     There is one set for each network, because finding it by static arguments would take as long as a step.
@@ -220,8 +220,8 @@ def _programs(network: Any) -> SimpleNamespace:
         return value, log_prob, advantage, advantage + value
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
-    programs = {function.__name__: jit(function) for function in (act, predict, act_and_evaluate, evaluate)}
-    return SimpleNamespace(**programs)
+    compiled = {function.__name__: jit(function) for function in (act, predict, act_and_evaluate, evaluate)}
+    return SimpleNamespace(**compiled)
 
 
 def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -> np.ndarray | None:

@@ -128,10 +128,10 @@ class Learner:
         return params, targets, states
 
     def write_back(self, params: Vectors, targets: Vectors, states: Vectors, keep: bool = False) -> None:
-        """Take over what a compiled function made of the vectors: write it to PyTorch, or keep it.
+        """Write the vectors that a compiled function returned back to PyTorch, or keep them.
 
         Args:
-          keep: keep it in vectors, because no user code can run before the next `sync`.
+          keep: keep them as vectors, because no user code can run before the next `sync`.
 
         Raises:
           ValueError: parameters of the network that acts, or with `keep` False any parameters, became NaN; or a vector

@@ -14,13 +14,13 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
-from bridge.engine.acting import Actor, JudgingActor
+from bridge.engine.acting import Actor, EvaluatingActor
 from bridge.engine.learner import Learner
-from bridge.engine.user_code.overrides import inner_environments, of_others, replaced_in_sb3
+from bridge.engine.user_code.overrides import inner_environments, names_of_user_code, replaced_in_sb3
 from bridge.errors import NotCompilable
 from bridge.originals import has_own_methods
 from bridge.replay import HerReplayBuffer
-from bridge.replay.store.replay_buffer import why_not_lent
+from bridge.replay.store.replay_buffer import why_not_on_device
 from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
 from bridge.translate.policies.exported_network import keeps_changing
@@ -35,7 +35,7 @@ from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.pytorch.optimizers import export_optimizer
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from bridge.wrappers import Chain
+from bridge.wrappers import WrappedEnv
 from bridge.wrappers.vec_check_nan import CompiledCheckNan
 from bridge.wrappers.vec_monitor import CompiledMonitor
 from bridge.wrappers.vec_normalize import own_statistics
@@ -52,7 +52,7 @@ OF_BUFFERS = ("env", "her_ratio", "copy_info_dict", "handle_timeout_termination"
 class Mode(enum.Enum):
     """Ways in which a model takes steps."""
 
-    PROGRAM = "compiled"
+    COMPILED = "compiled"
     ACTING = "acting compiled, environments stepped on the host"
     SB3 = "SB3's code"
 
@@ -65,24 +65,24 @@ class Plan:
       mode: how it takes steps.
       network: the policy as JAX functions; None if it has no translation.
       actor: acts in one compiled function per step; None if SB3's code acts.
-      chain: the environments and the wrappers around them, as one step function; None if they are stepped on the host.
-      mesh: the devices over which `chain`, and what is learned from it, is divided; None if it is not.
+      wrapped_env: the environments and their wrappers, as one step function; None if they are stepped on the host.
+      mesh: the devices over which `wrapped_env`, and what is learned from it, is divided; None if it is not.
       learner: what updates change; None if updates are SB3's.
-      others: names of the user's code that training calls (neither bridge's nor SB3's). With any, weights are read from
-        PyTorch before each update and written there after it.
+      user_code: names of the user's code that training calls (neither bridge's nor SB3's). With any, weights are read
+        from PyTorch before each update and written there after it.
       instead_of_jax: why `make_vec_env` chose Gymnasium's environment although there is a JAX one; "" if it did not.
       environments: why code of the environments may reach the model; None if it cannot. With a reason, weights are read
-        and written as with `others`.
+        and written as with `user_code`.
       reasons: why not everything is compiled, a sentence each.
     """
 
     mode: Mode = Mode.SB3
     network: Any = None
     actor: Actor | None = None
-    chain: Chain | None = None
+    wrapped_env: WrappedEnv | None = None
     mesh: Mesh | None = None
     learner: Learner | None = None
-    others: tuple[str, ...] = ()
+    user_code: tuple[str, ...] = ()
     instead_of_jax: str = ""
     environments: str | None = None
     reasons: list[str] = dataclasses.field(default_factory=list)
@@ -91,19 +91,17 @@ class Plan:
     _inputs: tuple[object, ...] = ()
     _snapshot: Snapshot | None = None
     # The compiled updates. Finding one by the contents of a network takes a tenth of the time of an update.
-    _programs: dict[bool, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    _compiled: dict[bool, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
-    def update_program(self, make: Callable[..., Any], in_order: bool) -> Callable[..., Any]:
-        """Return what `make` returns for the network and its optimizers, made once.
+    def compiled_update(self, make: Callable[..., Any], sequential: bool) -> Callable[..., Any]:
+        """Return the compiled update that `make` makes for the network and its optimizers, made once.
 
-        Args:
-          make: makes the compiled update.
-          in_order: whether XLA runs one kernel after the other.
+        If `sequential`, XLA runs one kernel after the other.
         """
-        if in_order not in self._programs:
+        if sequential not in self._compiled:
             assert self.learner is not None
-            self._programs[in_order] = make(self.network, tuple(self.learner.exported.items()), in_order)
-        return self._programs[in_order]
+            self._compiled[sequential] = make(self.network, tuple(self.learner.exported.items()), sequential)
+        return self._compiled[sequential]
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -113,7 +111,7 @@ class Plan:
     @property
     def collects(self) -> bool:
         """True if collecting is compiled, including the environments."""
-        return self.mode is Mode.PROGRAM
+        return self.mode is Mode.COMPILED
 
     @property
     def updates(self) -> bool:
@@ -128,8 +126,8 @@ class Plan:
             *([f"environments: {self.instead_of_jax}"] if self.instead_of_jax else []),
             *(f"not compiled: {reason}" for reason in self.reasons),
         ]
-        if self.others:
-            lines.append(f"custom code, synced with PyTorch around each call: {', '.join(self.others)}")
+        if self.user_code:
+            lines.append(f"custom code, synced with PyTorch around each call: {', '.join(self.user_code)}")
         if self.environments is not None:
             lines.append(
                 f"synced with PyTorch around each step, as environments may access the model: {self.environments}"
@@ -137,9 +135,9 @@ class Plan:
         return "\n".join(lines)
 
     def _on_devices(self, mesh: Mesh) -> str:
-        assert self.chain is not None
+        assert self.wrapped_env is not None
         parts = "of the environments and an equal part of each minibatch" if self.updates else "of the environments"
-        return f"devices: {mesh.size}, each with {self.chain.base.num_envs // mesh.size} {parts}"
+        return f"devices: {mesh.size}, each with {self.wrapped_env.base.num_envs // mesh.size} {parts}"
 
     def acts_as_planned(self, policy: object) -> bool:
         """Return whether a policy computes what `actor` computes, whatever its weights are."""
@@ -153,7 +151,9 @@ class Plan:
         # Compared by identity: environments and policies have no useful equality.
         if len(inputs) != len(self._inputs) or any(a is not b for a, b in zip(inputs, self._inputs)):
             return False
-        if self.others != of_others(algorithm, env) or (self._snapshot is not None and not self._snapshot.is_current()):
+        if self.user_code != names_of_user_code(algorithm, env):
+            return False
+        if self._snapshot is not None and not self._snapshot.is_current():
             return False
         if self.learner is None:
             return True
@@ -176,14 +176,14 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     Raises:
       NotCompilable: with engine "xla", if not everything can be compiled.
     """
-    plan = Plan(others=of_others(algorithm, env), instead_of_jax=getattr(env, "instead_of_jax", ""))
+    plan = Plan(user_code=names_of_user_code(algorithm, env), instead_of_jax=getattr(env, "instead_of_jax", ""))
     if algorithm.engine == "torch":
         plan.reasons.append('The model has engine="torch".')
     elif in_sb3 := replaced_in_sb3(algorithm):
         plan.reasons.append(f"Methods of SB3's {type(algorithm).__name__} were replaced: {', '.join(in_sb3)}.")
     elif _is_usable(plan.reasons):
         (_plan_on_policy if isinstance(algorithm, OnPolicyAlgorithm) else _plan_off_policy)(plan, algorithm, env)
-    if algorithm.engine == "xla" and (plan.reasons or plan.mode is not Mode.PROGRAM):
+    if algorithm.engine == "xla" and (plan.reasons or plan.mode is not Mode.COMPILED):
         reasons = plan.reasons or [f"A {type(env).__name__} steps its environments on the host."]
         raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(reasons)}')
     plan._inputs = _inputs_of(algorithm, env)
@@ -208,26 +208,26 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         plan.learner = Learner({POLICY: parameters}, {}, {POLICY: policy.optimizer})
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
-    chain = _chain(plan, env)
+    wrapped_env = _wrapped_env(plan, env)
     if plan.network is None:
         return
-    if chain is not None and "_update_info_buffer" in plan.others:
+    if wrapped_env is not None and "_update_info_buffer" in plan.user_code:
         plan.reasons.append("The model overrides _update_info_buffer, which SB3 calls after every step.")
-        chain = None
+        wrapped_env = None
     try:
-        if chain is not None:
-            _require_divisible(algorithm, chain)
+        if wrapped_env is not None:
+            _require_divisible(algorithm, wrapped_env)
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
-        chain = None
-    if chain is not None and algorithm.MASKS and chain.base.has_untraceable_action_masks:
+        wrapped_env = None
+    if wrapped_env is not None and algorithm.MASKS and wrapped_env.base.has_untraceable_action_masks:
         plan.reasons.append("JAX cannot trace action_masks of the environments.")
-        chain = None
-    plan.mode, plan.chain = (Mode.ACTING if chain is None else Mode.PROGRAM), chain
-    if chain is None:
-        plan.actor = JudgingActor(plan.network, plan._snapshot.parameters)
+        wrapped_env = None
+    plan.mode, plan.wrapped_env = (Mode.ACTING if wrapped_env is None else Mode.COMPILED), wrapped_env
+    if wrapped_env is None:
+        plan.actor = EvaluatingActor(plan.network, plan._snapshot.parameters)
     else:
-        plan.mesh = chain.base.mesh
+        plan.mesh = wrapped_env.base.mesh
 
 
 def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
@@ -248,21 +248,21 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
         return
-    chain = _chain(plan, env)
-    if chain is None:
+    wrapped_env = _wrapped_env(plan, env)
+    if wrapped_env is None:
         return
     try:
-        _require_in_program(algorithm, plan.others)
+        _require_compilable(algorithm, plan.user_code)
         if isinstance(algorithm.replay_buffer, HerReplayBuffer):
-            _require_goals(algorithm, chain)
-        _require_divisible(algorithm, chain)
+            _require_goals(algorithm, wrapped_env)
+        _require_divisible(algorithm, wrapped_env)
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
         return
-    plan.mode, plan.chain, plan.mesh = Mode.PROGRAM, chain, chain.base.mesh
+    plan.mode, plan.wrapped_env, plan.mesh = Mode.COMPILED, wrapped_env, wrapped_env.base.mesh
 
 
-def _chain(plan: Plan, env: VecEnv | None) -> Chain | None:
+def _wrapped_env(plan: Plan, env: VecEnv | None) -> WrappedEnv | None:
     """Return the environments as one step function, or None.
 
     No reason is added for environments on the host, because the mode already says so.
@@ -274,13 +274,13 @@ def _chain(plan: Plan, env: VecEnv | None) -> Chain | None:
         for each in environments:
             if has_own_methods(each):
                 raise NotCompilable(f"A method of the {type(each).__name__} object was replaced.")
-        return Chain.of(env)
+        return WrappedEnv.of(env)
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
         return None
 
 
-def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
+def _require_compilable(algorithm: Any, user_code: tuple[str, ...]) -> None:
     """Refuse what SB3's loop can do and a compiled function that steps, stores and updates cannot.
 
     Raises:
@@ -291,51 +291,51 @@ def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
             "VecNormalize is not compiled for off-policy algorithms: batches are normalized on the host with the "
             "current statistics."
         )
-    reason = why_not_lent(algorithm.replay_buffer)
+    reason = why_not_on_device(algorithm.replay_buffer)
     if reason is not None:
         raise NotCompilable(reason)
-    if others:
-        raise NotCompilable(f"The model calls custom code, which needs SB3's training loop: {', '.join(others)}.")
+    if user_code:
+        raise NotCompilable(f"The model calls custom code, which needs SB3's training loop: {', '.join(user_code)}.")
     if algorithm.train_freq.unit is not TrainFrequencyUnit.STEP:
         raise NotCompilable("train_freq counts episodes, and the compiled loop counts steps: give train_freq in steps.")
     if algorithm.action_noise is not None:
         export_noise(algorithm.action_noise, algorithm.action_space.shape or ())
 
 
-def _require_goals(algorithm: Any, chain: Chain) -> None:
+def _require_goals(algorithm: Any, wrapped_env: WrappedEnv) -> None:
     """Refuse environments whose reward for an arbitrary goal cannot be computed in a compiled function.
 
     Raises:
       NotCompilable: it cannot.
     """
-    if not {*chain.types} <= {CompiledMonitor, CompiledCheckNan}:
+    if not {*wrapped_env.types} <= {CompiledMonitor, CompiledCheckNan}:
         raise NotCompilable(
             "With HerReplayBuffer, only VecMonitor and VecCheckNan are compiled: others may change goals."
         )
     if algorithm.replay_buffer.env is not algorithm.env:
         raise NotCompilable("HerReplayBuffer.env must be model.env, the environments that the model steps.")
     try:
-        require_goals(chain.base.venv.first_env)
+        require_goals(wrapped_env.base.venv.first_env)
     except TypeError as error:
         raise NotCompilable(f"{str(error)[0].upper()}{str(error)[1:]}") from error
 
 
-def _require_divisible(algorithm: Any, chain: Chain) -> None:
+def _require_divisible(algorithm: Any, wrapped_env: WrappedEnv) -> None:
     """Refuse what cannot be divided over the devices of the environments, if there are several devices.
 
     Raises:
       NotCompilable: it cannot.
     """
-    mesh = chain.base.mesh
+    mesh = wrapped_env.base.mesh
     if mesh is None:
         return
-    for each in chain.wrappers:
+    for each in wrapped_env.wrappers:
         if not each.divides:
             raise NotCompilable(f"{type(each.wrapper).__name__} does not support environments on several devices.")
     if isinstance(getattr(algorithm, "replay_buffer", None), HerReplayBuffer):
         raise NotCompilable("HerReplayBuffer does not support environments on several devices.")
     try:
-        algorithm._settings_now().check_devices(mesh.size, chain.base.num_envs)
+        algorithm._settings_now().check_devices(mesh.size, wrapped_env.base.num_envs)
     except ValueError as error:
         raise NotCompilable(f"The devices cannot share the work equally: {error}") from error
 

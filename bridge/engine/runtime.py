@@ -63,13 +63,13 @@ def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
         mallopt(M_TRIM_THRESHOLD, 2 * most_from_heap)
 
 
-def compile_meanwhile(program: Callable[..., Any], *arguments: object) -> Future[object]:
+def compile_meanwhile(function: Callable[..., Any], *arguments: object) -> Future[object]:
     """Compile a jitted function in a thread, so that a later call with such arguments finds it compiled.
 
     It is traced here, in the calling thread, whose contexts (`jax.enable_x64`, ...) are part of what is compiled. An
     error in the thread is raised again by that later call, so the result need not be read.
     """
-    lowered = program.lower(*arguments)  # type: ignore[attr-defined]
+    lowered = function.lower(*arguments)  # type: ignore[attr-defined]
     pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
     compiling = pool.submit(lowered.compile)
     pool.shutdown(wait=False)

@@ -8,7 +8,7 @@ An update may keep its results in vectors, which saves a copy in each direction.
 code may run: it would read old values, and what it writes would be lost. All user code is therefore called inside
 `Session.user_code`, and nothing else syncs. Some user code cannot be wrapped, because it may be called from anywhere:
 overridden methods, loggers, schedules, noises, buffers, and environments that may reach the model. It keeps the session
-in the state TORCH for the whole training: see `Plan.others` and `bridge.engine.user_code.model_references`.
+in the state TORCH for the whole training: see `Plan.user_code` and `bridge.engine.user_code.model_references`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import forget_graph
-from bridge.engine.callbacks.callback_schedule import looks_at_each_step, looks_at_rollouts, looks_at_steps
+from bridge.engine.callbacks.callback_schedule import needs_every_step, needs_rollouts, needs_steps
 from bridge.engine.plan import Plan, make_plan
 from bridge.engine.user_code.model_references import why_reached
 from bridge.engine.user_code.signals import Signals
@@ -74,8 +74,8 @@ class Session:
         self.signals = Signals(self.user_code)
         self._state = State.TORCH
         self._is_training = False
-        # Whether a callback sees every step. Results kept in vectors would then be written to PyTorch at once.
-        self._is_watched = False
+        # Whether a callback needs every step. Results kept in vectors would then be written to PyTorch at once.
+        self._needs_every_step = False
         # Whether no user code has run since the environments were searched for references to the model.
         self._knows_environments = False
         self._environments: str | None = None
@@ -99,13 +99,13 @@ class Session:
     @contextmanager
     def training(self, callback: BaseCallback) -> Iterator[None]:
         """Run our own training loop, in which user code runs only inside `user_code`."""
-        was, self._knows_environments = (self._is_training, self._is_watched), False
-        self._is_training, self._is_watched = True, looks_at_each_step(callback)
+        was, self._knows_environments = (self._is_training, self._needs_every_step), False
+        self._is_training, self._needs_every_step = True, needs_every_step(callback)
         try:
             with self.signals.taken_over():
                 yield
         finally:
-            self._is_training, self._is_watched = was
+            self._is_training, self._needs_every_step = was
             self._sync()
 
     def current_plan(self, algorithm: Algorithm, env: VecEnv | None) -> Plan:
@@ -122,13 +122,13 @@ class Session:
         # The environments matter only if results could be kept in vectors: something is compiled, and no callback sees
         # every step.
         is_compiled = plan.actor is not None or plan.learner is not None
-        if is_compiled and not self._is_watched:
+        if is_compiled and not self._needs_every_step:
             if not self._knows_environments:
                 self._environments, self._knows_environments = why_reached(env, algorithm), True
             plan.environments = self._environments
         if plan is not before and (before is None or str(plan) != str(before)):
             log.log(logging.WARNING if plan.reasons else logging.INFO, "%s", plan)
-        if is_compiled and self._is_training and not (self._is_watched or plan.others or plan.environments):
+        if is_compiled and self._is_training and not (self._needs_every_step or plan.user_code or plan.environments):
             self._state = State.DEVICE
         return plan
 
@@ -163,7 +163,7 @@ class CallbackDoor:
         self._call(self.callback.on_training_end)
 
     def on_rollout_start(self) -> None:
-        if looks_at_rollouts(self.callback):
+        if needs_rollouts(self.callback):
             self._call(self.callback.on_rollout_start)
 
     def on_rollout_end(self, shown: dict[str, Any] | None = None) -> None:
@@ -175,20 +175,20 @@ class CallbackDoor:
         """
         if shown is not None:
             self._call(self.callback.update_locals, shown)
-        if looks_at_rollouts(self.callback):
+        if needs_rollouts(self.callback):
             self._call(self.callback.on_rollout_end)
 
-    def on_step(self, shown: dict[str, Any] | None = None, looks: bool | None = None) -> bool:
+    def on_step(self, shown: dict[str, Any] | None = None, acts: bool | None = None) -> bool:
         """Call the callback's `on_step`.
 
         Args:
           shown: SB3's locals of this step; None: the callback keeps those that it has.
-          looks: whether the callback may do anything in this step. If not given, it may if it is shown something.
+          acts: whether the callback may do anything in this step. If not given, it may if it is shown something.
 
         Returns:
           False to stop training.
         """
-        if not (shown is not None if looks is None else looks):
+        if not (shown is not None if acts is None else acts):
             if shown is not None:
                 self.callback.update_locals(shown)
             return self.callback.on_step()
@@ -198,16 +198,16 @@ class CallbackDoor:
             return self.callback.on_step()
 
     @property
-    def sees_steps(self) -> bool:
+    def needs_steps(self) -> bool:
         """True if the callback may read locals in some step."""
-        return looks_at_steps(self.callback)
+        return needs_steps(self.callback)
 
     @property
-    def sees_rollouts(self) -> bool:
+    def needs_rollouts(self) -> bool:
         """True if the callback does something when rollouts begin or end."""
-        return looks_at_rollouts(self.callback)
+        return needs_rollouts(self.callback)
 
     @property
-    def sees_each_step(self) -> bool:
+    def needs_every_step(self) -> bool:
         """True if the callback may read locals in every step."""
-        return looks_at_each_step(self.callback)
+        return needs_every_step(self.callback)

@@ -1,9 +1,9 @@
 """Steps of environments and of SB3's wrappers around them inside compiled functions, and what the host needs of them.
 
     host                             compiled function                                  host
-    Environments.of(chain)  ---->    start() -> step -> step -> ... -> step -> end()    ----> End.write_back: to SB3
-    state of the environments,                   |       |              |
-    packed into few arrays                       +-------+--- Steps ----+               ----> callbacks, infos, logs
+    Environments.of(wrapped_env)  -->  start() -> step -> step -> ... -> step -> final_state() --> write_back: to SB3
+    state of the environments,                     |       |              |
+    packed into few arrays                         +-------+- StepBatch --+                   --> callbacks, infos, logs
 
 The state of the environments is packed (`bridge.vec_env.packing`), because each array that enters or leaves a compiled
 function costs time.
@@ -21,11 +21,10 @@ from jax.sharding import Mesh
 from bridge.engine.lstm_state import Memory, to_states
 from bridge.engine.runtime import to_host
 from bridge.sb3 import Algorithm
+from bridge.vec_env.compiled_functions import Outputs
 from bridge.vec_env.packing import Packed, Packing
-from bridge.vec_env.programs import Outputs
-from bridge.wrappers import Chain, CompiledWrapper
-from bridge.wrappers.chain import in_dtypes_of
-from bridge.wrappers.chain import step as step_chain
+from bridge.wrappers import CompiledWrapper, WrappedEnv
+from bridge.wrappers.wrapped_env import in_dtypes_of, step_wrappers
 from jaxenvs import VectorEnv, VectorTimeStep, struct
 from jaxenvs.environment import static
 from jaxenvs.learn import CollectorState, Masked, Recalled
@@ -34,8 +33,8 @@ from jaxenvs.learn.on_policy.collecting import Step, masked_observation, masked_
 
 
 @struct
-class Steps:
-    """Results of steps taken in a compiled function that the host needs. Leading axes (n_steps, num_envs).
+class StepBatch:
+    """Results of the steps of a compiled function that the host needs, with the leading axes (n_steps, num_envs).
 
     Attributes:
       outputs: what a step of a JaxVecEnv returns, after the wrappers, without the observations. Final observations are
@@ -54,8 +53,8 @@ class Steps:
 
 
 @struct
-class Taken:
-    """Steps as a callback sees them that reads locals: each step, with a leading axis, or only the last.
+class StepLocals:
+    """Values of SB3's locals that a callback may read: of each step, with a leading axis, or of the last step alone.
 
     Attributes:
       action: as stored; env_action: as passed to the environments; observation: after the step.
@@ -69,26 +68,26 @@ class Taken:
 
 
 @dataclasses.dataclass
-class Ran:
+class TrainingResults:
     """Results of a compiled off-policy function that callbacks may be shown, on the host.
 
     Attributes:
-      chain: the environments; before: the observation before the first step in `taken`.
+      wrapped_env: the environments; before: the observation before the first step in `step_locals`.
       count: how many steps each environment took.
       num_updated: how often networks were updated; metrics: the latest value of each metric.
-      steps, taken: those steps.
+      steps, step_locals: the steps.
     """
 
-    chain: Chain
+    wrapped_env: WrappedEnv
     before: Arrays
     count: int
     num_updated: int
     metrics: dict[str, float]
-    steps: Steps
-    taken: Taken
+    steps: StepBatch
+    step_locals: StepLocals
 
 
-class End(NamedTuple):
+class FinalState(NamedTuple):
     """Final state of the environments after a compiled function, not yet written back, and the next observation."""
 
     env_state: Packed
@@ -96,10 +95,10 @@ class End(NamedTuple):
     observation: Arrays
     memory: Memory | None = None  # of a recurrent policy
 
-    def write_back(self, algorithm: Algorithm, chain: Chain, steps: Steps) -> None:
+    def write_back(self, algorithm: Algorithm, wrapped_env: WrappedEnv, steps: StepBatch) -> None:
         """Write the states of the environments and of the wrappers back, and what the model keeps of them."""
-        chain.base.write_back(self.env_state)
-        chain.write_back(to_host(self.wrapper_states))
+        wrapped_env.base.write_back(self.env_state)
+        wrapped_env.write_back(to_host(self.wrapper_states))
         algorithm._last_obs = as_given(algorithm._last_obs, to_host(self.observation))
         if self.memory is not None:
             algorithm._last_lstm_states = to_states(algorithm, to_host(self.memory))  # type: ignore[attr-defined]
@@ -109,7 +108,7 @@ class End(NamedTuple):
 
 @struct
 class Environments:
-    """The environments and wrappers of a chain as arguments of a compiled function.
+    """Environments and the wrappers around them, as arguments of a compiled function.
 
     Attributes:
       packing: packs the state of the environments into few arrays.
@@ -118,7 +117,7 @@ class Environments:
       venv: the parameters of the environments.
       env_state: packed.
       observation: the policy's next observation.
-      recalled: for a recurrent policy, its state and where episodes begin; else None.
+      lstm_states: for a recurrent policy, its states and where episodes begin; else None.
     """
 
     packing: Packing = static()
@@ -128,40 +127,44 @@ class Environments:
     env_state: Packed
     wrapper_states: tuple[Any, ...]
     observation: Arrays
-    recalled: tuple[Memory, np.ndarray] | None = None
+    lstm_states: tuple[Memory, np.ndarray] | None = None
 
     @classmethod
     def of(
-        cls, chain: Chain, last_obs: Arrays, masks: bool = False, recalled: tuple[Memory, np.ndarray] | None = None
+        cls,
+        wrapped_env: WrappedEnv,
+        last_obs: Arrays,
+        masks: bool = False,
+        lstm_states: tuple[Memory, np.ndarray] | None = None,
     ) -> Environments:
-        """Return a chain as arguments of a compiled function.
+        """Return a WrappedEnv as arguments of a compiled function.
 
         Args:
           last_obs: as the outermost wrapper returned it.
-          masks, recalled: see the attributes.
+          masks, lstm_states: see the attributes.
         """
-        base = chain.base
-        observation = chain.observation(last_obs)
-        static_part = base.programs.state, chain.types, masks
-        return cls(*static_part, base.venv, base.packed_state, chain.state(), observation, recalled)
+        base = wrapped_env.base
+        observation = wrapped_env.observation(last_obs)
+        static_part = base.compiled.state, wrapped_env.types, masks
+        return cls(*static_part, base.venv, base.packed_state, wrapped_env.state(), observation, lstm_states)
 
-    def layout(self, lanes: Any, same: Any) -> Environments:
+    def layout(self, per_env: Any, same: Any) -> Environments:
         """Return how arrays are divided over devices, as a prefix of this pytree.
 
         Args:
-          lanes: stands for arrays with a leading axis of environments.
+          per_env: stands for arrays with a leading axis of environments.
           same: stands for arrays that are equal on all devices.
         """
-        venv = same if self.venv.env_axis is None else lanes
-        own = {"env_state": lanes, "wrapper_states": self._layouts(lanes, same), "observation": lanes}
-        return dataclasses.replace(self, venv=venv, recalled=None if self.recalled is None else lanes, **own)
+        venv = same if self.venv.env_axis is None else per_env
+        own = {"env_state": per_env, "wrapper_states": self._layouts(per_env, same), "observation": per_env}
+        return dataclasses.replace(self, venv=venv, lstm_states=None if self.lstm_states is None else per_env, **own)
 
-    def layout_of_end(self, lanes: Any, same: Any) -> End:
-        """Return how the arrays that `end` returns are divided over devices, with the arguments of `layout`."""
-        return End(lanes, self._layouts(lanes, same), lanes, None if self.recalled is None else lanes)
+    def layout_of_final_state(self, per_env: Any, same: Any) -> FinalState:
+        """Return how the arrays of `final_state` are divided over devices, with the arguments of `layout`."""
+        return FinalState(per_env, self._layouts(per_env, same), per_env, None if self.lstm_states is None else per_env)
 
-    def _layouts(self, lanes: Any, same: Any) -> tuple[Any, ...]:
-        return tuple(kind.layout(state, lanes, same) for kind, state in zip(self.wrapper_types, self.wrapper_states))
+    def _layouts(self, per_env: Any, same: Any) -> tuple[Any, ...]:
+        return tuple(kind.layout(state, per_env, same) for kind, state in zip(self.wrapper_types, self.wrapper_states))
 
     def of_one_device(self, mesh: Mesh) -> Environments:
         """Return the part of one device, inside a function that is compiled for the devices of a mesh."""
@@ -169,35 +172,43 @@ class Environments:
         return dataclasses.replace(self, venv=venv)
 
     def start(self) -> CollectorState:
-        """Return where collecting begins, in traced code. States of environments and of wrappers are one pair."""
+        """Return the state in which collecting begins, in traced code.
+
+        Its `env_state` is a pair: the states of the environments and of the wrappers.
+        """
         state = self.packing.unpack(self.env_state), self.wrapper_states
         observation = self.observation
-        if self.recalled is not None:
-            return CollectorState(state, Recalled(observation, *self.recalled))
+        if self.lstm_states is not None:
+            return CollectorState(state, Recalled(observation, *self.lstm_states))
         return CollectorState(state, masked_observation(self.venv, state, observation) if self.masks else observation)
 
     def stepping(self, keeps_final_observation: bool = False) -> Step:
-        """Return a function that steps the environments and the wrappers, in traced code. It also returns its Steps."""
+        """Return a function that steps the environments and the wrappers, in traced code.
 
-        def step(state: tuple[Any, Any], action: jax.Array) -> tuple[Any, VectorTimeStep, Steps]:
+        It also returns the results of the step that the host needs, as a StepBatch without the axis of steps.
+        """
+
+        def step(state: tuple[Any, Any], action: jax.Array) -> tuple[Any, VectorTimeStep, StepBatch]:
             env_state, wrapper_states = state
             env_state, timestep = self.venv.step(env_state, action)
-            wrapper_states, timestep, wrapper_outputs = step_chain(self.wrapper_types, wrapper_states, timestep, action)
+            wrapper_states, timestep, wrapper_outputs = step_wrappers(
+                self.wrapper_types, wrapper_states, timestep, action
+            )
             outputs = Outputs.of(timestep)._replace(observation=())
             if not keeps_final_observation:
                 outputs = outputs._replace(final_observation=())
-            return (env_state, wrapper_states), timestep, Steps(outputs, wrapper_outputs)
+            return (env_state, wrapper_states), timestep, StepBatch(outputs, wrapper_outputs)
 
         return masked_step(self.venv, step) if self.masks else step
 
-    def end(self, collector: CollectorState) -> End:
-        """Return where collecting ended, in traced code."""
+    def final_state(self, collector: CollectorState) -> FinalState:
+        """Return the state in which collecting ended, in traced code."""
         env_state, wrapper_states = collector.env_state
         observation, memory = collector.observation, None
         if isinstance(observation, Masked | Recalled):
             memory = observation.memory if isinstance(observation, Recalled) else None
             observation = observation.observation
-        return End(self.packing.pack(env_state), wrapper_states, observation, memory)
+        return FinalState(self.packing.pack(env_state), wrapper_states, observation, memory)
 
 
 def as_given(like: Arrays, observation: Arrays) -> Any:

@@ -28,10 +28,10 @@ from jaxenvs.learn.off_policy.store.replay import TD_ERRORS
 
 
 @functools.lru_cache(maxsize=64)
-def update_program(
+def compiled_update(
     network: OnPolicyNetwork | OffPolicyNetworks,
     optimizers: ExportedOptimizers,
-    in_order: bool,
+    sequential: bool,
     *,
     mesh: Mesh | None = None,
 ) -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def update_program(
     Args:
       network: without weights.
       optimizers: by the names of parameters.
-      in_order: whether XLA runs one kernel after the other.
+      sequential: whether XLA runs one kernel after the other.
       mesh: the devices, if the rollout's environments are divided over them.
     """
 
@@ -74,7 +74,7 @@ def update_program(
     def update(*given: Any) -> Any:
         return run_on(mesh, compute, None if mesh is None else layouts(mesh)[1], *given)
 
-    return jax.jit(update, compiler_options=compiler_options(in_order=in_order))
+    return jax.jit(update, compiler_options=compiler_options(in_order=sequential))
 
 
 def read_learner(learner: Learner, num_updates: int) -> LearnerState:
@@ -88,8 +88,8 @@ def rollout_update(
     """Return the compiled update of an on-policy algorithm, and its arguments as they are now."""
     learner = plan.learner
     assert learner is not None
-    make = functools.partial(update_program, mesh=plan.mesh)
-    update = plan.update_program(make, not is_large(learner, buffer, settings))
+    make = functools.partial(compiled_update, mesh=plan.mesh)
+    update = plan.compiled_update(make, not is_large(learner, buffer, settings))
     return update, settings, learner.settings(), read_learner(learner, num_updates), read_rollout(buffer), key
 
 
@@ -141,7 +141,7 @@ def update_from_samples(
     """
     learner = plan.learner
     assert learner is not None
-    update = plan.update_program(update_program, not learner.is_large(samples[0].rewards.shape[0]))
+    update = plan.compiled_update(compiled_update, not learner.is_large(samples[0].rewards.shape[0]))
     assert plan.actor is not None
     from_host = plan.actor.network.from_host
     each = [_transitions(sample, action_space, settings.gamma, from_host) for sample in samples]
@@ -182,14 +182,14 @@ def _transitions(sample: Any, action_space: Space, gamma: float, from_host: Call
       from_host: checks and converts observations.
     """
     discounts = getattr(sample, "discounts", None)
-    going_on = 1 - _array(sample.dones)[:, 0]
+    continues = 1 - _array(sample.dones)[:, 0]
     action = _array(sample.actions)
     return Transitions(
         observation=from_host(map_parts(_array, sample.observations)),
         action=action[:, 0] if isinstance(action_space, spaces.Discrete) else action,
         reward=_array(sample.rewards)[:, 0],
         next_observation=from_host(map_parts(_array, sample.next_observations)),
-        discount=going_on * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
+        discount=continues * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
         weight=_array(sample.weights) if isinstance(sample, PrioritizedSamples) else None,
     )
 

@@ -12,8 +12,8 @@ from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.policies.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
 from bridge.vec_env.packing import Packed, Packing
 from bridge.wrappers import CompiledWrapper
-from bridge.wrappers.chain import step as step_chain
 from bridge.wrappers.vec_monitor import CompiledMonitor
+from bridge.wrappers.wrapped_env import step_wrappers
 from jaxenvs import VectorEnv, VectorTimeStep
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Masked, Recalled
@@ -44,15 +44,15 @@ def _episodes(
       network, parameters: the exported policy, and its weights.
       deterministic, max_steps: as in `evaluate`.
       masks: whether the network is given the legal actions.
-      wrapper_types: the types of the Chain.
+      wrapper_types: the types of the WrappedEnv.
       venv, packing: the environments, which are not reset after an episode, and the packing of their state.
       begun: the first states of environments and wrappers, and the first observation; None without wrappers, and then
         environments are reset here.
       seeds, wanted: of the environments; whether their episode is needed.
       exploration_rate: how often a Q network acts at random, if it is not deterministic.
     """
-    lane_keys = jax.vmap(jax.random.key)(seeds)
-    policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(DRAWS_OF_POLICY))
+    env_keys = jax.vmap(jax.random.key)(seeds)
+    policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(env_keys, jnp.uint32(DRAWS_OF_POLICY))
     named, recalls = network.unravel(parameters), hasattr(network, "recall")
 
     # One environment at a time, so that its random draws do not depend on the number of environments.
@@ -62,7 +62,7 @@ def _episodes(
         action = _choose(network, deterministic, exploration_rate, network.distribution(named, seen), key, step)
         return action, jax.tree.map(lambda leaf: leaf[0], memory)
 
-    def going_on(carry: Any) -> Any:
+    def is_running(carry: Any) -> Any:
         *_, running, step = carry
         return jnp.any(running) & (step < max_steps)
 
@@ -74,13 +74,13 @@ def _episodes(
         action, memory = jax.vmap(act, in_axes=(0, 0, None))(seen, policy_keys, step)
         # Environments whose episode has ended continue to step, and their results are ignored.
         state, timestep = venv.step(state, action)
-        wrapper_states, seen, outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
+        wrapper_states, seen, outputs = step_wrappers(wrapper_types, wrapper_states, timestep, action)
         new = (*_totals(wrapper_types, timestep, outputs), timestep.terminated, timestep.truncated)
         records = jax.tree.map(lambda new, old: jnp.where(running, new, old), new, records)
         return state, wrapper_states, seen.observation, memory, records, running & ~timestep.done, step + 1
 
     if begun is None:
-        (state, timestep), wrapper_states = venv.reset(lane_keys), ()
+        (state, timestep), wrapper_states = venv.reset(env_keys), ()
         observation = timestep.observation
     else:
         packed_state, wrapper_states, observation = begun
@@ -88,7 +88,7 @@ def _episodes(
     nothing = (state.episode_return, state.episode_length, jnp.zeros_like(state.done), jnp.zeros_like(state.done))
     memory = network.no_memory(named, venv.num_envs) if recalls else None  # type: ignore[union-attr]
     start = (state, wrapper_states, observation, memory, nothing, wanted, jnp.zeros((), jnp.int32))
-    *_, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(going_on, advance, start)
+    *_, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(is_running, advance, start)
     return returns, lengths, terminated, truncated | running
 
 
@@ -127,6 +127,6 @@ def _totals(
 
 
 @functools.cache
-def program() -> Any:
+def compiled_function() -> Any:
     """Return the jitted function, one for the process, so that a similar evaluation does not compile again."""
     return jax.jit(_episodes, static_argnums=(0, 1, 2, 3, 4), compiler_options=compiler_options())

@@ -22,7 +22,7 @@ from bridge.contrib import is_maskable
 from bridge.engine.user_code.overrides import inner_environments
 from bridge.environment_ids import is_jax_id
 from bridge.errors import NotCompilable
-from bridge.evaluation.compiled_episodes import Network, program
+from bridge.evaluation.compiled_episodes import Network, compiled_function
 from bridge.evaluation.on_host import run_episodes, with_statistics
 from bridge.originals import has_own_methods
 from bridge.sb3 import Space
@@ -30,7 +30,7 @@ from bridge.translate.policies.off_policy import acting_tensors, export_acting
 from bridge.translate.policies.off_policy_networks import ExportedQNetwork
 from bridge.translate.pytorch.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from bridge.wrappers import Chain
+from bridge.wrappers import WrappedEnv
 from bridge.wrappers.vec_normalize import CompiledNormalize
 from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
 from jaxenvs.compilation import require_usable
@@ -40,7 +40,7 @@ from jaxenvs.wrappers.action_masker import require_action_masks
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
 NO_LIMIT = 2**31 - 1
 # More would take days, or exceed memory.
-MOST_EPISODES, MOST_LANES = 10**7, 2**20
+MOST_EPISODES, MOST_ENVS = 10**7, 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +82,8 @@ def evaluate(
     deterministic: bool = True,
     seed: int = 0,
     max_steps: int | None = None,
-    max_lanes: int = 4096,
+    max_envs: int = 4096,
+    max_lanes: int | None = None,
 ) -> Evaluation:
     """Run whole episodes of a policy, many at once, without changing the model or `env`.
 
@@ -102,15 +103,15 @@ def evaluate(
         or such a policy. On the host, any SB3 model.
       env: an id of jaxenvs or Gymnasium, an Environment, a VectorEnv, or a JaxVecEnv, also in wrappers that can be
         compiled (docs/wrappers.md), which are copied; or environments on the host. Only the parameters of JAX
-        environments are used. If they differ between environments, episode i has those of environment i modulo their
-        number.
+        environments are used. If these differ, episode i has the parameters of environment i modulo their number.
       n_episodes: the number of episodes.
       deterministic: whether to take the most likely actions. Otherwise actions are sampled, with state-dependent
         exploration from one noise matrix an episode; DQN and QRDQN explore at the model's `exploration_rate`.
       seed: episode i is the first of environment i of a JaxVecEnv with this seed, with `jax.random.key(seed + i)`.
       max_steps: longer episodes are truncated after this number of steps. Required without a TimeLimit.
-      max_lanes: the most episodes that run at once; the others follow. It affects only time and memory. In a custom
+      max_envs: the most episodes that run at once; the others follow. It affects only time and memory. In a custom
         wrapper without `any_num_envs`, as many run at once as `env` has environments.
+      max_lanes: deprecated, the name of `max_envs` in 0.2.0.
 
     Raises:
       NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
@@ -120,7 +121,7 @@ def evaluate(
     """
     require_usable()
     n_episodes = arguments.positive_int("n_episodes", n_episodes, MOST_EPISODES)
-    max_lanes = arguments.positive_int("max_lanes", max_lanes, MOST_LANES)
+    max_envs = _max_envs(max_envs, max_lanes)
     if max_steps is not None:
         max_steps = arguments.positive_int("max_steps", max_steps)
     seed = arguments.integer("seed", seed, -(2**63), None, "an int")
@@ -133,17 +134,23 @@ def evaluate(
     try:
         _require_known_predict(model)
         network = export_acting(policy)
-        lanes, stack = _environments(env)
+        venv, stack = _environments(env)
         stack = _as_the_policy_sees(stack, model, policy)
-        chain = _chain(stack)
+        wrapped_env = _wrapped_env(stack)
     except NotCompilable as reason:
         raise NotCompilable(f"{reason} Use {EVALUATE_POLICY} instead.") from reason
-    _require_spaces(policy, network, stack, lanes.env_at(0))
-    _require_ends(lanes.env_at(0), max_steps)
-
+    _require_spaces(policy, network, stack, venv.env_at(0))
+    _require_ends(venv.env_at(0), max_steps)
     # A power of two, so that other numbers of episodes share a compiled function; surplus environments stand still.
-    num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
-    return _at_once(model, policy, network, lanes, chain, num_lanes, n_episodes, deterministic, seed, max_steps)
+    num_envs = min(max_envs, 1 << (n_episodes - 1).bit_length()) if wrapped_env.any_num_envs else stack.num_envs
+    return _at_once(model, policy, network, venv, wrapped_env, num_envs, n_episodes, deterministic, seed, max_steps)
+
+
+def _max_envs(max_envs: int, max_lanes: int | None) -> int:
+    if max_lanes is not None:
+        warnings.warn("evaluate's argument max_lanes is deprecated: use max_envs.", DeprecationWarning, stacklevel=3)
+        max_envs = max_lanes
+    return arguments.positive_int("max_envs", max_envs, MOST_ENVS)
 
 
 def _policy_of(model: Any) -> Any:
@@ -169,39 +176,39 @@ def _at_once(
     model: BaseAlgorithm | BasePolicy,
     policy: BasePolicy,
     network: Network,
-    lanes: VectorEnv,
-    chain: Chain,
-    num_lanes: int,
+    envs: VectorEnv,
+    wrapped_env: WrappedEnv,
+    num_envs: int,
     n_episodes: int,
     deterministic: bool,
     seed: int,
     max_steps: int | None,
 ) -> Evaluation:
-    """Run the episodes in the compiled function, `num_lanes` of them in each call.
+    """Run the episodes in the compiled function, `num_envs` of them in each call.
 
-    `lanes` are the environments, with the parameters that each has; `chain` presents them to the policy.
+    `envs` has the parameters of each environment; `wrapped_env` presents the environments to the policy.
     """
     parameters = read_parameters(acting_tensors(policy, network))
     exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0
-    _require_numbers(parameters, chain)
+    _require_numbers(parameters, wrapped_env)
     if masks := is_maskable(policy):
-        require_action_masks(chain.base.venv)
+        require_action_masks(wrapped_env.base.venv)
     limit = np.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
     parts = []
-    for first in range(0, n_episodes, num_lanes):
-        episode = first + np.arange(num_lanes)
+    for first in range(0, n_episodes, num_envs):
+        episode = first + np.arange(num_envs)
         first_seed = (seed + first) % 2**32
-        base, begun = chain.base.with_envs(_lanes(lanes, episode)), None
-        if chain.wrappers:  # their first reset runs on the host, in SB3's own code
+        base, begun = wrapped_env.base.with_envs(_env_per_episode(envs, episode)), None
+        if wrapped_env.wrappers:  # their first reset runs on the host, in SB3's own code
             base.seed(first_seed)
-            copies = chain.around(base)
+            copies = wrapped_env.around(base)
             observation = copies.reset()
-            around = Chain.of(copies)
+            around = WrappedEnv.of(copies)
             begun = base.packed_state, around.state(), around.observation(observation)
         venv = dataclasses.replace(base.venv, autoreset=AutoresetMode.DISABLED)
-        seeds = (first_seed + np.arange(num_lanes)).astype(np.uint32)
+        seeds = (first_seed + np.arange(num_envs)).astype(np.uint32)
         given = (venv, parameters, begun, seeds, episode < n_episodes, limit, np.float32(exploration_rate))
-        parts.append(program()(network, deterministic, masks, chain.types, base.programs.state, *given))
+        parts.append(compiled_function()(network, deterministic, masks, wrapped_env.types, base.compiled.state, *given))
     returns, lengths, terminated, truncated = (
         np.concatenate([np.asarray(part) for part in column])[:n_episodes] for column in zip(*parts)
     )
@@ -264,14 +271,14 @@ def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
     return isinstance(env, gymnasium.Env) or (isinstance(env, VecEnv) and not isinstance(env.unwrapped, JaxVecEnv))
 
 
-def _chain(env: VecEnv) -> Chain:
+def _wrapped_env(env: VecEnv) -> WrappedEnv:
     own = next((each for each in inner_environments(env) if has_own_methods(each)), None)
     if own is not None:
         raise NotCompilable(f"A method of the {type(own).__name__} object was replaced.")
-    return Chain.of(env)
+    return WrappedEnv.of(env)
 
 
-def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
+def _env_per_episode(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
     """Return one environment for each episode, with its parameters, as a JaxVecEnv takes them."""
     env = venv.env
     if venv.env_axis == 0:
@@ -289,33 +296,35 @@ def _require_known_predict(model: BaseAlgorithm | BasePolicy) -> None:
         raise NotCompilable(f"{type(model).__name__} overrides predict, which a compiled function would not call.")
 
 
-def _require_ends(lane: Environment[Any], max_steps: int | None) -> None:
-    env = lane
-    while isinstance(env, Wrapper) and not isinstance(env, TimeLimit):
-        env = env.env
-    if max_steps is None and not isinstance(env, TimeLimit):
-        raise ValueError(f"{type(lane).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
+def _require_ends(env: Environment[Any], max_steps: int | None) -> None:
+    inner = env
+    while isinstance(inner, Wrapper) and not isinstance(inner, TimeLimit):
+        inner = inner.env
+    if max_steps is None and not isinstance(inner, TimeLimit):
+        raise ValueError(f"{type(env).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
 
 
-def _require_numbers(parameters: np.ndarray, chain: Chain) -> None:
+def _require_numbers(parameters: np.ndarray, wrapped_env: WrappedEnv) -> None:
     """Raise ValueError for NaN, which would still choose some action, and look like a result."""
     if np.isnan(parameters).any():
         raise ValueError(f"{int(np.isnan(parameters).sum())} of the {parameters.size} weights of the policy are NaN.")
-    normalizers = [wrapper.state().normalizer for wrapper in chain.wrappers if isinstance(wrapper, CompiledNormalize)]
+    normalizers = [
+        wrapper.state().normalizer for wrapper in wrapped_env.wrappers if isinstance(wrapper, CompiledNormalize)
+    ]
     if any(np.isnan(leaf).any() for each in normalizers for leaf in jax.tree.leaves(each.observation)):
         raise ValueError("The statistics of the VecNormalize contain NaN.")
 
 
-def _require_spaces(policy: BasePolicy, network: Network, env: VecEnv, lane: Environment[Any]) -> None:
-    if not _fits(env.observation_space, policy.observation_space):
+def _require_spaces(policy: BasePolicy, network: Network, venv: VecEnv, env: Environment[Any]) -> None:
+    if not _fits(venv.observation_space, policy.observation_space):
         raise ValueError(
-            f"The policy expects observations of {policy.observation_space}, but {type(lane.unwrapped).__name__} has "
-            f"{env.observation_space}."
+            f"The policy expects observations of {policy.observation_space}, but {type(env.unwrapped).__name__} has "
+            f"{venv.observation_space}."
         )
-    if not _takes(lane.action_space, network.head):
+    if not _takes(env.action_space, network.head):
         raise ValueError(
-            f"The policy chooses actions of {policy.action_space}, but {type(lane.unwrapped).__name__} has "
-            f"{lane.action_space}."
+            f"The policy chooses actions of {policy.action_space}, but {type(env.unwrapped).__name__} has "
+            f"{env.action_space}."
         )
 
 

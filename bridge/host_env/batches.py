@@ -39,9 +39,9 @@ def rows(batch: Any) -> list[Any]:
     return list(batch)
 
 
-def take(batch: Any, lanes: np.ndarray | slice) -> Any:
+def take(batch: Any, env_indices: np.ndarray | slice) -> Any:
     """Return the batch of some environments: a copy; for a slice, a view."""
-    return map_parts(lambda part: part[lanes], batch)
+    return map_parts(lambda part: part[env_indices], batch)
 
 
 def stack(batch: Any, observations: Sequence[Any]) -> Any:
@@ -49,11 +49,11 @@ def stack(batch: Any, observations: Sequence[Any]) -> Any:
     return map_parts(lambda like, *parts: np.array(parts, like.dtype), batch, *observations)
 
 
-def write_rows(batch: Any, lanes: np.ndarray, source: Any, at: Any) -> None:
-    """Write the rows `at` of another batch into the rows `lanes` of this one."""
+def write_rows(batch: Any, env_indices: np.ndarray, source: Any, at: Any) -> None:
+    """Write the rows `at` of another batch into the rows `env_indices` of this one."""
 
     def write(part: np.ndarray, other: Any) -> None:
-        part[lanes] = np.asarray(other)[at]
+        part[env_indices] = np.asarray(other)[at]
 
     map_parts(write, batch, source)
 

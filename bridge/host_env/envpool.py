@@ -67,8 +67,8 @@ def _named(env_id: str, options: dict[str, Any]) -> Iterator[None]:
                 raise TypeError(
                     f"EnvPool's {env_id} has no option {name!r}. {hint}{' ' * bool(hint)}It has: {', '.join(offered)}."
                 ) from error
-        told = ", ".join(f"{name}={value!r} (default: {defaults[name]!r})" for name, value in given.items())
-        raise TypeError(f"EnvPool's {env_id} does not accept {told}.") from error
+        given_values = ", ".join(f"{name}={value!r} (default: {defaults[name]!r})" for name, value in given.items())
+        raise TypeError(f"EnvPool's {env_id} does not accept {given_values}.") from error
 
 
 def is_game(spec: Any) -> bool:
@@ -133,10 +133,12 @@ class PoolCalls:
         self._observation, self._reward, self._done, self._truncated = map(
             keys.index, ("obs", "reward", "done", "trunc")
         )
-        self._told = {name.removeprefix("info:"): at for at, name in enumerate(keys) if name.startswith("info:")}
-        self._told["elapsed_step"] = keys.index("elapsed_step")
+        self._info_columns = {
+            name.removeprefix("info:"): at for at, name in enumerate(keys) if name.startswith("info:")
+        }
+        self._info_columns["elapsed_step"] = keys.index("elapsed_step")
         self._dtype = np.dtype(pool._spec._action_spec[-1][0])
-        self._lanes = np.arange(pool.num_envs, dtype=np.int32)
+        self._env_ids = np.arange(pool.num_envs, dtype=np.int32)
         shape = pool.single_action_space.shape or ()
         self._actions = self._no_actions = np.zeros((pool.num_envs, *shape), self._dtype)
 
@@ -154,7 +156,7 @@ class PoolCalls:
         """Start a step of all environments."""
         # Kept until the step is done, as C++ reads them in its own threads.
         self._actions = actions = np.ascontiguousarray(actions, self._dtype)
-        self._pool._send([self._lanes, self._lanes, actions])
+        self._pool._send([self._env_ids, self._env_ids, actions])
 
     def receive(self) -> tuple[Any, ...]:
         """Return observations, rewards, terminated, truncated and infos of the step."""
@@ -162,15 +164,15 @@ class PoolCalls:
         done, truncated = state[self._done], state[self._truncated]
         return state[self._observation], state[self._reward], done & ~truncated, truncated, self._info(state)
 
-    def reset(self, lanes: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
+    def reset(self, env_indices: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
         """Start next episodes after the previous ones ended; the returned function waits for the first observations.
 
         After an episode's end, a step with any action begins the next episode. EnvPool's `reset` would too, but it
         begins a new game where only a life was lost.
         """
-        at = lanes.astype(np.int32)
-        self._actions = self._no_actions[: len(at)]
-        self._pool._send([at, at, self._actions])
+        env_ids = env_indices.astype(np.int32)
+        self._actions = self._no_actions[: len(env_ids)]
+        self._pool._send([env_ids, env_ids, self._actions])
         return self._first
 
     def _first(self) -> tuple[Any, dict[str, Any]]:
@@ -178,6 +180,6 @@ class PoolCalls:
         return state[self._observation], self._info(state)
 
     def _info(self, state: Any) -> dict[str, Any]:
-        info: dict[str, Any] = {name: state[at] for name, at in self._told.items()}
+        info: dict[str, Any] = {name: state[at] for name, at in self._info_columns.items()}
         info["players"] = {"env_id": info.pop("players.env_id")}
         return info

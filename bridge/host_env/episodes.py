@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.host_env.processes.worker_main import Told
+from bridge.host_env.processes.worker_main import StepReport
 from bridge.sb3 import Infos
 from bridge.vec_env.infos import QuietInfos, mark_ended, mark_episodes
 
@@ -48,12 +48,12 @@ class Episodes:
         return dones, dones.nonzero()[0]
 
     def ended(
-        self, lanes: np.ndarray, terminated: np.ndarray, whole: np.ndarray | None = None
+        self, env_indices: np.ndarray, terminated: np.ndarray, whole: np.ndarray | None = None
     ) -> Callable[[Infos, list[Any]], None]:
         """Start counting the next episodes of environments whose episode ended.
 
         Args:
-          lanes: the indices of these environments.
+          env_indices: the indices of these environments.
           terminated: bools of the step, for all environments.
           whole: a bool for each of these environments, False where a life of an Atari game ended but the counted
             game continues. None is all True.
@@ -62,8 +62,8 @@ class Episodes:
           A function that may be called at any later time. It writes `TimeLimit.truncated`, `terminal_observation` and
             `episode` into the infos of these environments, given their last observations, each in its own memory.
         """
-        counted = lanes if whole is None else lanes[whole]
-        is_terminal, returns = terminated[lanes].tolist(), self._returns[counted].tolist()
+        counted = env_indices if whole is None else env_indices[whole]
+        is_terminal, returns = terminated[env_indices].tolist(), self._returns[counted].tolist()
         lengths = (self._steps - self._begun[counted]).tolist()
         self._begun[counted], self._returns[counted] = self._steps, 0
         seconds = round(time.time() - self.t_start, 6)
@@ -82,23 +82,23 @@ def infos_of_step(
     rewards: np.ndarray,
     terminated: np.ndarray,
     truncated: np.ndarray,
-    told: Told,
+    report: StepReport,
     reset_infos: Infos,
 ) -> tuple[np.ndarray, Infos]:
     """Return the dones and infos of a step, as SB3 expects them, and replace `reset_infos` where an episode began.
 
-    The terminal observations in `told` must be copies.
+    The terminal observations in `report` must be copies.
     """
     dones, ended = episodes.count(rewards, terminated, truncated)
     infos = episodes.quiet_infos({})
-    for lane, info in told.infos.items():
+    for index, info in report.infos.items():
         info["TimeLimit.truncated"] = False
-        infos[lane] = info
+        infos[index] = info
     if ended.size:
-        lanes = ended.tolist()
-        last = [told.infos.get(lane, {}) for lane in lanes]
-        episodes.ended(ended, terminated)(last, [told.terminal[lane] for lane in lanes])
-        for lane, info in zip(lanes, last):
-            infos[lane] = info
-            reset_infos[lane] = told.begun.get(lane, {})
+        env_indices = ended.tolist()
+        last_infos = [report.infos.get(index, {}) for index in env_indices]
+        episodes.ended(ended, terminated)(last_infos, [report.terminal[index] for index in env_indices])
+        for index, info in zip(env_indices, last_infos):
+            infos[index] = info
+            reset_infos[index] = report.begun.get(index, {})
     return dones, infos

@@ -16,12 +16,12 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 from bridge.host_env import envpool
 from bridge.host_env.batches import is_unshared, new_batch, rows, stack, take, write_rows
 from bridge.host_env.host_vec_env import HostVecEnv
-from bridge.host_env.lane_resets import LaneReset, autoreset_mode_of, lane_reset_of, require_all_lanes
+from bridge.host_env.partial_resets import PartialReset, autoreset_mode_of, partial_reset_of, require_vector_env
 from bridge.host_env.step_infos import StepInfos
-from bridge.host_env.vector_infos import kept, lane_infos
+from bridge.host_env.vector_infos import info_dicts, kept
 from bridge.observations import map_parts, parts_of
 from bridge.sb3 import Infos
-from bridge.vec_env.argument_checks import lanes_of
+from bridge.vec_env.argument_checks import env_indices_of
 from bridge.vec_env.base import MAX_IMAGES
 from jaxenvs.arguments import instance
 
@@ -29,7 +29,7 @@ from jaxenvs.arguments import instance
 class GymVecEnv(HostVecEnv):
     """Stable-Baselines3 VecEnv around a `gymnasium.vector.VectorEnv` with any auto-reset mode.
 
-    Use it for environments that are vectorized already, such as those of `gymnasium.make_vec` or EnvPool.
+    Use it for environments that are vectorized already, such as the results of `gymnasium.make_vec`, or EnvPools.
 
     When an episode ends, its environment is reset in the same step, and every transition is a real step of the
     environment. With auto-reset SAME_STEP the vector environment does that itself. With NEXT_STEP and DISABLED,
@@ -59,19 +59,19 @@ class GymVecEnv(HostVecEnv):
           ValueError, TypeError: it is not a vector environment; SB3 has no policies for its spaces; it cannot reset
             single environments; or it steps only some of them at a time.
         """
-        require_all_lanes(vector_env)
+        require_vector_env(vector_env)
         # Wrappers around the vector environment have their own attributes; the sub-environments belong to the innermost
         # one.
         core = vector_env.unwrapped
         observation_space, action_space = vector_env.single_observation_space, vector_env.single_action_space
         # EnvPool returns memory that C++ allocates for each step, and that EnvPool never writes to again.
-        self._is_trusted = envpool.is_pool(vector_env)
-        self._counts_games = self._is_trusted and envpool.counts_games(vector_env)
-        if self._is_trusted:
+        self._is_pool = envpool.is_pool(vector_env)
+        self._counts_games = self._is_pool and envpool.counts_games(vector_env)
+        if self._is_pool:
             observation_space, action_space = envpool.aligned(observation_space, action_space)
         self._dtypes = new_batch(observation_space, lambda shape, dtype: dtype)
         self._step_by(vector_env)
-        self._resets_tell = False  # while False, reset_infos stay empty and need not be cleared
+        self._resets_have_infos = False  # while False, reset_infos stay empty and need not be cleared
         super().__init__(core, vector_env.num_envs, observation_space, action_space, self._are_monitored())
         fps = vector_env.metadata.get("render_fps")
         self.metadata = {**self.metadata, **({} if fps is None else {"render_fps": fps})}
@@ -87,14 +87,14 @@ class GymVecEnv(HostVecEnv):
         self.vector_env = vector_env
         self._send: Callable[[Any], Any]
         self._receive: Callable[[], Any]
-        self._reset_lanes: LaneReset | None = None
-        calls = envpool.PoolCalls.of(vector_env) if self._is_trusted else None
+        self._partial_reset: PartialReset | None = None
+        calls = envpool.PoolCalls.of(vector_env) if self._is_pool else None
         if calls is not None:
-            self._send, self._receive, self._reset_lanes = calls.send, calls.receive, calls.reset
+            self._send, self._receive, self._partial_reset = calls.send, calls.receive, calls.reset
             return
         self._send, self._receive = _halves_of_a_step(vector_env)
         if autoreset_mode_of(vector_env) is not AutoresetMode.SAME_STEP:
-            self._reset_lanes = lane_reset_of(vector_env)
+            self._partial_reset = partial_reset_of(vector_env)
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
         """Set options for the next reset, the same for all environments.
@@ -109,7 +109,7 @@ class GymVecEnv(HostVecEnv):
     def _reset_all(self) -> tuple[Any, Infos]:
         seed = self._seeds[0]
         options = dict(self._options[0]) if self._options[0] else None
-        if seed is not None and self._is_trusted:
+        if seed is not None and self._is_pool:
             self._source, seed = envpool.with_seed(self.vector_env, int(seed)), None
             self._step_by(self._source)
         # The first environment's seed is enough: SB3 and Gymnasium both count up from it, and native environments
@@ -122,8 +122,8 @@ class GymVecEnv(HostVecEnv):
                     f"vector_env must return observations with the leading axis num_envs = {self.num_envs}, got shape "
                     f"{array.shape}."
                 )
-        self._resets_tell = bool(info)
-        return observation, lane_infos(info, np.arange(self.num_envs), self.num_envs)
+        self._resets_have_infos = bool(info)
+        return observation, info_dicts(info, np.arange(self.num_envs), self.num_envs)
 
     def _begin_step(self, actions: np.ndarray) -> None:
         self._send(actions)
@@ -133,25 +133,25 @@ class GymVecEnv(HostVecEnv):
         observation = self._owned(observation)
         terminated, truncated = np.asarray(terminated), np.asarray(truncated)  # they may be JAX arrays
         dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
-        rewards = (np.asarray if self._is_trusted else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
-        told = self._kept(info)
-        continuing = (~dones).nonzero()[0] if told else ended[:0]
+        rewards = (np.asarray if self._is_pool else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
+        kept_info = self._kept(info)
+        continuing = (~dones).nonzero()[0] if kept_info else ended[:0]
         if ended.size:
             # Before the rest, because EnvPool resets environments in its own threads meanwhile.
-            first = None if self._reset_lanes is None else self._reset_lanes(ended)
+            first = None if self._partial_reset is None else self._partial_reset(ended)
             whole = (info["terminated"][ended] != 0) | truncated[ended] if self._counts_games else None
             mark = self._episodes.ended(ended, terminated, whole)
-            final_observation, final_info = self._end(ended, first, observation, info, told)
+            final_observation, final_info = self._end(ended, first, observation, info, kept_info)
 
         def write(infos: Infos) -> None:
-            if told:
-                for lane, row in zip(continuing.tolist(), lane_infos(told, continuing, len(infos))):
-                    infos[lane] = row | {"TimeLimit.truncated": False}
+            if kept_info:
+                for index, row in zip(continuing.tolist(), info_dicts(kept_info, continuing, len(infos))):
+                    infos[index] = row | {"TimeLimit.truncated": False}
             if ended.size:
-                final = lane_infos(final_info, ended, len(infos))
+                final = info_dicts(final_info, ended, len(infos))
                 mark(final, rows(final_observation))
-                for lane, row in zip(ended.tolist(), final):
-                    infos[lane] = row
+                for index, row in zip(ended.tolist(), final):
+                    infos[index] = row
 
         return observation, rewards, dones, StepInfos(self._episodes.quiet_infos, write)
 
@@ -161,14 +161,14 @@ class GymVecEnv(HostVecEnv):
         first: Callable[[], tuple[Any, dict[str, Any]]] | None,
         observation: Any,
         info: dict[str, Any],
-        told: dict[str, Any],
+        kept_info: dict[str, Any],
     ) -> tuple[Any, dict[str, Any]]:
         """Return last observations of the ended environments, and infos of all; begin the next episodes.
 
-        The first observations of these are written into `observation`, the batch of all environments.
+        The first observations of the next episodes are written into `observation`, the batch of all environments.
         """
         if first is None:
-            self._update_reset_infos(ended, told, ended, self.num_envs)
+            self._update_reset_infos(ended, kept_info, ended, self.num_envs)
             return _final_observations(info, ended, observation), kept(info.get("final_info", {}))
         final_observation = take(observation, ended)
         begun, first_info = first()
@@ -177,7 +177,7 @@ class GymVecEnv(HostVecEnv):
         at = ended if num_rows == self.num_envs else np.arange(len(ended))
         write_rows(observation, ended, begun, at)
         self._update_reset_infos(ended, first_info, at, num_rows)
-        return final_observation, told
+        return final_observation, kept_info
 
     def _owned(self, observation: Any) -> Any:
         """Return writable observations in the space's dtypes; a copy, if other code may write into their memory again.
@@ -185,19 +185,21 @@ class GymVecEnv(HostVecEnv):
         Such code must hold a reference to it. Call this with the observations in a single local variable.
         """
         # A separate statement, because an expression that contains the observations would hold a reference too.
-        is_ours = self._is_trusted or (isinstance(observation, np.ndarray) and is_unshared(observation))
+        is_ours = self._is_pool or (isinstance(observation, np.ndarray) and is_unshared(observation))
         convert = functools.partial(np.require, requirements="W") if is_ours else np.array
         return map_parts(lambda dtype, part: convert(part, dtype), self._dtypes, observation)
 
     def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return the environments' infos in memory that stays unchanged until they are read."""
-        return info if self._is_trusted or not info else kept(info)
+        return info if self._is_pool or not info else kept(info)
 
-    def _update_reset_infos(self, lanes: np.ndarray, told: dict[str, Any], at: np.ndarray, num_rows: int) -> None:
-        if told or self._resets_tell:
-            self._resets_tell = True
-            for lane, info in zip(lanes.tolist(), lane_infos(told, at, num_rows)):
-                self.reset_infos[lane] = info
+    def _update_reset_infos(
+        self, env_indices: np.ndarray, info: dict[str, Any], rows: np.ndarray, num_rows: int
+    ) -> None:
+        if info or self._resets_have_infos:
+            self._resets_have_infos = True
+            for index, reset_info in zip(env_indices.tolist(), info_dicts(info, rows, num_rows)):
+                self.reset_infos[index] = reset_info
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -214,12 +216,12 @@ class GymVecEnv(HostVecEnv):
           ValueError: an index is out of range.
         """
         if attr_name == "render_mode":
-            return [self.vector_env.render_mode for _ in lanes_of(indices, self.vector_env.num_envs)]
+            return [self.vector_env.render_mode for _ in env_indices_of(indices, self.vector_env.num_envs)]
         if hasattr(self._source, "envs"):
-            return [env.get_wrapper_attr(attr_name) for env in self._lane_envs(attr_name, indices)]
+            return [env.get_wrapper_attr(attr_name) for env in self._selected_envs(attr_name, indices)]
         if hasattr(self._source, "get_attr"):
             values = self._source.get_attr(attr_name)
-            return [values[lane] for lane in lanes_of(indices, self.num_envs)]
+            return [values[index] for index in env_indices_of(indices, self.num_envs)]
         return super().get_attr(attr_name, indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
@@ -231,13 +233,13 @@ class GymVecEnv(HostVecEnv):
           ValueError: an index is out of range; or not all environments are selected, and they share one value.
         """
         if hasattr(self._source, "envs"):
-            for env in self._lane_envs(attr_name, indices):
+            for env in self._selected_envs(attr_name, indices):
                 env.set_wrapper_attr(attr_name, value)
         elif hasattr(self._source, "set_attr"):
-            lanes, values = set(lanes_of(indices, self.num_envs)), [value] * self.num_envs
-            if len(lanes) < self.num_envs:
+            env_indices, values = set(env_indices_of(indices, self.num_envs)), [value] * self.num_envs
+            if len(env_indices) < self.num_envs:
                 present = self._source.get_attr(attr_name)
-                values = [value if lane in lanes else present[lane] for lane in range(self.num_envs)]
+                values = [value if index in env_indices else present[index] for index in range(self.num_envs)]
             self._source.set_attr(attr_name, values)
         else:
             super().set_attr(attr_name, value, indices)
@@ -254,13 +256,13 @@ class GymVecEnv(HostVecEnv):
             all or none.
         """
         if hasattr(self._source, "envs"):
-            methods = [env.get_wrapper_attr(method_name) for env in self._lane_envs(method_name, indices)]
+            methods = [env.get_wrapper_attr(method_name) for env in self._selected_envs(method_name, indices)]
             return [method(*method_args, **method_kwargs) for method in methods]
         if not hasattr(self._source, "call"):
             return super().env_method(method_name, *method_args, indices=indices, **method_kwargs)
-        lanes = self._all_lanes(indices, "calls a method")
+        env_indices = self._require_all(indices, "calls a method")
         results = self._source.call(method_name, *method_args, **method_kwargs)
-        return [results[lane] for lane in lanes]
+        return [results[index] for index in env_indices]
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
@@ -269,8 +271,8 @@ class GymVecEnv(HostVecEnv):
         wrapped = super().env_is_wrapped(wrapper_class, indices)
         if not hasattr(self._source, "envs"):
             return wrapped
-        lanes = lanes_of(indices, self.num_envs)
-        return [known or is_wrapped(self._source.envs[lane], wrapper_class) for lane, known in zip(lanes, wrapped)]
+        envs = [self._source.envs[index] for index in env_indices_of(indices, self.num_envs)]
+        return [known or is_wrapped(env, wrapper_class) for env, known in zip(envs, wrapped)]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Return pictures of the first environments, at most MAX_IMAGES (16), each uint8 (height, width, 3)."""
@@ -280,9 +282,9 @@ class GymVecEnv(HostVecEnv):
 
     # --- Inside -------------------------------------------------------------------------------------------------
 
-    def _lane_envs(self, name: str, indices: VecEnvIndices) -> list[gymnasium.Env[Any, Any]]:
+    def _selected_envs(self, name: str, indices: VecEnvIndices) -> list[gymnasium.Env[Any, Any]]:
         instance("attr_name", name, str, "a str")
-        return [self._source.envs[lane] for lane in lanes_of(indices, self.num_envs)]
+        return [self._source.envs[index] for index in env_indices_of(indices, self.num_envs)]
 
     def _are_monitored(self) -> bool:
         """Return whether all environments are in Monitors, whose `episode` may count other rewards."""

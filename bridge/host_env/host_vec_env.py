@@ -12,12 +12,12 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from bridge.host_env.episodes import Episodes
 from bridge.sb3 import Infos, Space
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.argument_checks import lanes_of
-from bridge.vec_env.base import MAX_IMAGES, AllLanesVecEnv
+from bridge.vec_env.argument_checks import env_indices_of
+from bridge.vec_env.base import MAX_IMAGES, BatchedVecEnv
 from jaxenvs.arguments import instance
 
 
-class HostVecEnv(AllLanesVecEnv):
+class HostVecEnv(BatchedVecEnv):
     """Base class of VecEnvs around a vector environment: seeds, checked actions, call order, and episode statistics.
 
     A step that fails leaves the vector environment in an unknown state: `reset` starts anew.
@@ -103,10 +103,10 @@ class HostVecEnv(AllLanesVecEnv):
           ValueError: an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
-        lanes = lanes_of(indices, self._source.num_envs)
+        count = len(env_indices_of(indices, self._source.num_envs))
         if attr_name == "render_mode":  # VecEnv reads it, and it is optional
-            return [getattr(self._source, attr_name, None)] * len(lanes)
-        return [getattr(self._source, attr_name)] * len(lanes)
+            return [getattr(self._source, attr_name, None)] * count
+        return [getattr(self._source, attr_name)] * count
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of the vector environment, for all environments.
@@ -117,7 +117,7 @@ class HostVecEnv(AllLanesVecEnv):
           ValueError: `indices` does not select all environments.
         """
         self.get_attr(attr_name)
-        self._all_lanes(indices, f"has one {attr_name}")
+        self._require_all(indices, f"has one {attr_name}")
         setattr(self._source, attr_name, value)
 
     def env_method(
@@ -131,12 +131,14 @@ class HostVecEnv(AllLanesVecEnv):
         pictures = self._source.render() if self.render_mode is not None else None
         return [None] * self.num_envs if pictures is None else list(pictures)[:MAX_IMAGES]
 
-    def _all_lanes(self, indices: VecEnvIndices, what: str) -> list[int]:
+    def _require_all(self, indices: VecEnvIndices, what: str) -> list[int]:
         """Return the indices of all environments, if `indices` selects all of them, else raise ValueError."""
-        lanes = lanes_of(indices, self.num_envs)
-        if len(set(lanes)) < self.num_envs:
-            raise ValueError(f"indices must be None, because {self._source} {what} for all environments, got {lanes}.")
-        return lanes
+        env_indices = env_indices_of(indices, self.num_envs)
+        if len(set(env_indices)) < self.num_envs:
+            raise ValueError(
+                f"indices must be None, because {self._source} {what} for all environments, got {env_indices}."
+            )
+        return env_indices
 
     @abstractmethod
     def _reset_all(self) -> tuple[Any, Infos]:

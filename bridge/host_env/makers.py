@@ -45,10 +45,10 @@ def env_fn(
 ) -> Callable[[], gymnasium.Env[Any, Any]]:
     """Return the function that makes the environment of one index, in a Monitor if there are arguments for one.
 
-    The seed is that of its action space.
+    `seed` seeds its action space.
     """
 
-    def make_lane(**changes: Any) -> gymnasium.Env[Any, Any]:
+    def make_env(**changes: Any) -> gymnasium.Env[Any, Any]:
         env = make()
         if not isinstance(env, gymnasium.Env) or not hasattr(env, "action_space"):
             raise TypeError(
@@ -63,8 +63,8 @@ def env_fn(
         return env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs)
 
     # In a restarted worker, a Monitor continues the file of the previous one.
-    make_lane.again = functools.partial(make_lane, override_existing=False)  # type: ignore[attr-defined]
-    return make_lane
+    make_env.again = functools.partial(make_env, override_existing=False)  # type: ignore[attr-defined]
+    return make_env
 
 
 class Made:

@@ -68,7 +68,7 @@ class NativeVectorEnv(Protocol):
     def step_into(self, actions: np.ndarray, buffers: Buffers) -> None:
         """Step every environment, and begin the next episode where one ends: write all of `buffers`.
 
-        The buffers are not those of the previous step: store the state of the environments elsewhere.
+        Each step gets other buffers than the previous step: store the state of the environments elsewhere.
 
         Args:
           actions: (num_envs, *shape of an action), row-major, in the dtype of the space, members of it.
@@ -85,27 +85,27 @@ class BufferPool:
 
     def __init__(self, num_envs: int, observation_space: gymnasium.Space[Any]) -> None:
         self._num_envs, self._space = num_envs, observation_space
-        self._pool = [_Block(num_envs, observation_space)]
+        self._pool = [_Memory(num_envs, observation_space)]
 
     def take(self) -> Buffers:
         """Return Buffers to which no reference is left. Give callers `views` of their arrays, not the arrays."""
-        for at, block in enumerate(self._pool):
-            if block.is_free():
+        for at, memory in enumerate(self._pool):
+            if memory.is_free():
                 # Moved to the end, so that the one that has been free for longest is checked first.
                 self._pool.append(self._pool.pop(at))
-                return block.buffers
+                return memory.buffers
         if len(self._pool) == MOST_BUFFERS:
             del self._pool[0]
-        self._pool.append(_Block(self._num_envs, self._space))
+        self._pool.append(_Memory(self._num_envs, self._space))
         return self._pool[-1].buffers
 
 
-class _Block:
+class _Memory:
     """Buffers in one piece of memory, so that one reference count shows whether any part of it is in use."""
 
     def __init__(self, num_envs: int, space: gymnasium.Space[Any]) -> None:
         self.buffers = _allocate(num_envs, space)
-        self._memory = self.buffers.reward.base  # the base of every view, as NumPy keeps no chains of views
+        self._memory = self.buffers.reward.base  # the base of every view, as NumPy keeps no views of views
         self._alone = self._holders()
 
     def is_free(self) -> bool:

@@ -83,10 +83,10 @@ class NativeVecEnv(HostVecEnv):
             final = views(buffers.final_observation)
 
             def write(infos: Infos) -> None:
-                told: Infos = [{} for _ in range(len(ended))]
-                mark(told, rows(take(final, ended)))
-                for lane, info in zip(ended.tolist(), told):
-                    infos[lane] = info
+                final_infos: Infos = [{} for _ in range(len(ended))]
+                mark(final_infos, rows(take(final, ended)))
+                for index, info in zip(ended.tolist(), final_infos):
+                    infos[index] = info
 
         return views(buffers.observation), reward, dones, StepInfos(self._episodes.quiet_infos, write)
 

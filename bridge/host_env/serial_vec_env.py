@@ -13,8 +13,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from stable_baselines3.common.vec_env.util import dict_to_obs
 
 from bridge.host_env.episodes import Episodes, infos_of_step
-from bridge.host_env.processes.worker_main import Lanes, set_attribute
-from bridge.vec_env.argument_checks import lanes_of
+from bridge.host_env.processes.worker_main import SerialEnvs, set_attribute
+from bridge.vec_env.argument_checks import env_indices_of
 
 
 class SerialVecEnv(DummyVecEnv):
@@ -42,13 +42,13 @@ class SerialVecEnv(DummyVecEnv):
           ValueError: two functions returned the same environment.
         """
         super().__init__(list(env_fns))
-        self._lanes = Lanes(self.envs)
-        self._episodes = Episodes(self.num_envs, self._lanes.monitored)
+        self._serial_envs = SerialEnvs(self.envs)
+        self._episodes = Episodes(self.num_envs, self._serial_envs.monitored)
         self._parts = [(key, array.shape, array.dtype) for key, array in self.buf_obs.items()]
 
     def reset(self) -> VecEnvObs:
         observations = self._new_observations()
-        self.reset_infos = self._lanes.reset(self._seeds, self._options, observations)
+        self.reset_infos = self._serial_envs.reset(self._seeds, self._options, observations)
         self._reset_seeds()
         self._reset_options()
         self._episodes.begin()
@@ -70,11 +70,11 @@ class SerialVecEnv(DummyVecEnv):
         observations, rewards = self._new_observations(), np.empty(self.num_envs)
         terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)
         try:
-            told = self._lanes.step(self.actions, observations, rewards, terminated, truncated)
+            report = self._serial_envs.step(self.actions, observations, rewards, terminated, truncated)
         except Exception as error:
-            error.add_note(f"Environment {self._lanes.failed} raised this error.")
+            error.add_note(f"Environment {self._serial_envs.failed} raised this error.")
             raise
-        dones, infos = infos_of_step(self._episodes, rewards, terminated, truncated, told, self.reset_infos)
+        dones, infos = infos_of_step(self._episodes, rewards, terminated, truncated, report, self.reset_infos)
         return self._as_observation(observations), rewards.astype(np.float32), dones, infos
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
@@ -87,7 +87,7 @@ class SerialVecEnv(DummyVecEnv):
     ) -> list[bool]:
         """Return SB3's result, but always True for Monitor, because the infos of ended episodes have its `episode`."""
         if issubclass(wrapper_class, Monitor):
-            return [True for _ in lanes_of(indices, self.num_envs)]
+            return [True for _ in env_indices_of(indices, self.num_envs)]
         return super().env_is_wrapped(wrapper_class, indices)
 
     def _as_observation(self, observations: dict[Any, np.ndarray]) -> VecEnvObs:

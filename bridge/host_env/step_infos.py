@@ -27,9 +27,9 @@ class StepInfos(list[dict[str, Any]]):
     """
 
     def __init__(self, quiet_infos: QuietInfos, write: Callable[[Infos], None] | None = None) -> None:
-        """Remember how to make the infos: `quiet_infos` makes those of environments that have nothing to report.
+        """Remember how to make the infos: `quiet_infos` makes a list for environments that have nothing to report.
 
-        `write` writes the others into the list. The data that it reads must not change any more.
+        `write` writes the other infos into the list. The data that it reads must not change any more.
         """
         super().__init__()
         self._make: tuple[QuietInfos, Any] | None = (quiet_infos, write)

@@ -11,34 +11,35 @@ import numpy as np
 FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
 
 
-def lane_infos(info: Mapping[str, Any], lanes: np.ndarray, num_rows: int) -> list[dict[str, Any]]:
+def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> list[dict[str, Any]]:
     """Return the infos of some environments, as a dict of Python numbers and arrays for each.
 
     Args:
       info: arrays with a leading axis of `num_rows`, or dicts of them. If there is a mask `_key`, only the environments
         in it have `key`. A value without such an axis belongs to all of them.
-      lanes: the rows of these arrays to return.
+      rows: the rows of these arrays to return, one for each of these environments.
       num_rows: the length of the leading axis.
     """
-    infos: list[dict[str, Any]] = [{} for _ in range(len(lanes))]
+    infos: list[dict[str, Any]] = [{} for _ in range(len(rows))]
     for key, value in info.items():
         if key.startswith("_") and key[1:] in info:
             continue
-        mask = info.get(f"_{key}")
-        tellers = lanes if mask is None else lanes[mask[lanes]]
-        targets = infos if mask is None else [row for row, tells in zip(infos, mask[lanes].tolist()) if tells]
-        for row, part in zip(targets, _column(value, tellers, num_rows)):
-            row[key] = part
+        mask, with_key, targets = info.get(f"_{key}"), rows, infos
+        if mask is not None:
+            has_key = mask[rows]
+            with_key, targets = rows[has_key], [target for target, has in zip(infos, has_key.tolist()) if has]
+        for target, part in zip(targets, _column(value, with_key, num_rows)):
+            target[key] = part
     return infos
 
 
-def _column(value: Any, lanes: np.ndarray, num_rows: int) -> list[Any]:
+def _column(value: Any, rows: np.ndarray, num_rows: int) -> list[Any]:
     if isinstance(value, Mapping):
-        return lane_infos(value, lanes, num_rows)
+        return info_dicts(value, rows, num_rows)
     if hasattr(value, "__array__") and np.shape(value)[:1] == (num_rows,):
-        array = np.asarray(value)[lanes]
+        array = np.asarray(value)[rows]
         return array.tolist() if array.ndim == 1 else list(array)
-    return [value] * len(lanes)
+    return [value] * len(rows)
 
 
 def kept(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,6 @@ def _align(pool_env: GymVecEnv, env_id: str) -> None:
     SB3 loads a model for other environments only if their spaces are equal.
     """
     if env_id in jaxenvs.registered():
-        known, told = jaxenvs.make(env_id).observation_space, pool_env.observation_space
-        if (known.shape, known.dtype) == (told.shape, told.dtype):
+        known, given = jaxenvs.make(env_id).observation_space, pool_env.observation_space
+        if (known.shape, known.dtype) == (given.shape, given.dtype):
             pool_env.observation_space = known

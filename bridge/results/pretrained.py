@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "pretrained"
 
 
 def load_pretrained(algorithm: str, env_id: str, n_envs: int = 1, seed: int | None = None) -> BaseAlgorithm:
-    """Load a trained agent of the repository, in environments of its own kind: `model.get_env()`.
+    """Load a trained agent of the repository, with the environments that it was trained for: `model.get_env()`.
 
     For example: `record(load_pretrained("ppo", "LunarLander-v3"), "lander.mp4")`. docs/pretrained.md lists the agents.
 

@@ -69,7 +69,7 @@ def record(
       path: a file that ends with .gif or .mp4. MP4 needs moviepy: `pip install "jaxenvs[video]"`.
       env: an id of jaxenvs or Gymnasium; a jaxenvs Environment or VectorEnv; a Gymnasium environment with
         `render_mode="rgb_array"`; or a VecEnv, whose first environment is recorded. If not given, a new environment
-        like those of the model (`model.get_env()`). Single environments get the VecEnv wrappers of the model.
+        like the model's (`model.get_env()`). Single environments get the VecEnv wrappers of the model.
       n_episodes: the number of episodes, one after the other.
       deterministic: whether to take the most likely actions.
       seed: episode i starts from `seed + i`, as in `evaluate`.
@@ -163,7 +163,7 @@ class _Takes:
         return {"action_masks": get_action_masks(self._venv)}
 
     def _pictures(self) -> list[np.ndarray]:
-        """Return the pictures since the last call; at the end of an episode, that of the next one's first state too."""
+        """Return the pictures since the last call, including the first picture of an episode that has begun."""
         found = self._venv.env_method("render", indices=[0])[0] if self._collects else [self._venv.get_images()[0]]
         for picture in found:
             if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):

@@ -34,7 +34,7 @@ NORMALIZES = {
 }
 
 
-def require_one_program(model: Any) -> None:
+def require_fully_compiled(model: Any) -> None:
     """Raise NotCompilable for what `learn` would do and one compiled function of a whole training cannot."""
     # Exact types: a subclass may override anything, and its methods would not be called.
     if not is_ours(type(model)):
@@ -46,7 +46,7 @@ def require_one_program(model: Any) -> None:
     if own:
         raise NotCompilable(f"The model overrides {own[0]}, which a compiled training would not call.")
     env, plan = model.get_env(), model.plan
-    if plan.reasons or plan.chain is None:
+    if plan.reasons or plan.wrapped_env is None:
         raise NotCompilable(" ".join(plan.reasons))
     inner = env.venv if type(env) is VecNormalize else env
     if type(inner) is not JaxVecEnv:
@@ -59,7 +59,7 @@ def require_one_program(model: Any) -> None:
 
 def training_of(model: Model, total_timesteps: int) -> Training:
     """Return a model's training as a Training, with a value of each schedule for each iteration."""
-    require_one_program(model)
+    require_fully_compiled(model)
     make: Any = _off_policy if isinstance(model, CompiledOffPolicyAlgorithm) else _on_policy
     training: Training = make(model, total_timesteps)
     timesteps = training.algorithm.steps_per_iteration * model.n_envs
@@ -119,10 +119,10 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
 
 def _on_policy(model: CompiledOnPolicyAlgorithm, total_timesteps: int) -> Training:
     plan = model.plan
-    assert plan.chain is not None
+    assert plan.wrapped_env is not None
     assert plan.learner is not None
     return Training(
-        plan.chain.base.venv,
+        plan.wrapped_env.base.venv,
         cast(Any, plan.network),
         model._settings_now(),
         total_timesteps,
@@ -133,7 +133,7 @@ def _on_policy(model: CompiledOnPolicyAlgorithm, total_timesteps: int) -> Traini
 
 def _off_policy(model: CompiledOffPolicyAlgorithm, total_timesteps: int) -> Training:
     plan, settings = model.plan, model._settings_now()
-    assert plan.chain is not None
+    assert plan.wrapped_env is not None
     assert plan.learner is not None
     if isinstance(settings, learn.DQN):
         names = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
@@ -143,7 +143,7 @@ def _off_policy(model: CompiledOffPolicyAlgorithm, total_timesteps: int) -> Trai
         settings = settings.replace(ent_coef=log_ent_coef.exp().item())
     name = next(iter(settings.NETWORKS))  # all have the same optimizer
     optimizer = plan.learner.exported[name].transformation(plan.learner.settings()[name])
-    training = Training(plan.chain.base.venv, plan.network, settings, total_timesteps, optimizer=optimizer)
+    training = Training(plan.wrapped_env.base.venv, plan.network, settings, total_timesteps, optimizer=optimizer)
     # A store with space that is never used would be copied at each call for nothing, for each seed.
     most = training.num_iterations * settings.steps_per_iteration * model.n_envs
     return training.replace(buffer_size=min(settings.buffer_size, most))

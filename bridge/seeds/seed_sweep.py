@@ -35,7 +35,7 @@ KEPT = ("timesteps", "episodes", "episode_return", "iteration_episode_return", "
 
 Metrics = dict[str, np.ndarray]
 # Maps numbers, states and a number of rows to states and the rows of metrics, (num_seeds, MOST_ROWS_PER_CALL).
-Program = Callable[[Any, TrainingState, int], tuple[TrainingState, dict[str, Any]]]
+RowsFunction = Callable[[Any, TrainingState, int], tuple[TrainingState, dict[str, Any]]]
 
 
 class SeedSweep:
@@ -50,7 +50,7 @@ class SeedSweep:
     """
 
     def __init__(
-        self, models: Sequence[Model], total_timesteps: int, mesh: Mesh | None = None, shares_programs: bool = False
+        self, models: Sequence[Model], total_timesteps: int, mesh: Mesh | None = None, shares_compiled: bool = False
     ) -> None:
         """Prepare the training. Nothing is compiled yet.
 
@@ -58,7 +58,7 @@ class SeedSweep:
           models: they differ only in their seeds; with a mesh, one.
           total_timesteps: of each model.
           mesh: the devices over which the training is divided.
-          shares_programs: whether `begin` can start again with other numbers among the settings, which are then
+          shares_compiled: whether `begin` can start again with other numbers among the settings, which are then
             arguments of the compiled functions. What is learned is the same up to rounding, because XLA folds
             constants. There are no metrics.
 
@@ -71,11 +71,11 @@ class SeedSweep:
         self._training.check_devices(mesh)
         keys = jnp.stack([jax.random.key(model.seed) for model in models])  # type: ignore[arg-type]
         params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(parameters_of, models))
-        self._start, self._mesh, self._shares = (keys, params), mesh, shares_programs
+        self._start, self._mesh, self._shares = (keys, params), mesh, shares_compiled
         self._numbers: list[np.ndarray] | None = None
         self._state: TrainingState | None = None
         self._init: Callable[..., TrainingState] | None = None
-        self._program: Program | None = None
+        self._compiled_rows: RowsFunction | None = None
         self._in_a_row = 1
         self._rows = 1  # of the next call
 
@@ -111,14 +111,14 @@ class SeedSweep:
     def advance(self, until: int | None = None) -> None:
         """Continue for about a second, or to the iteration `until`, by default the last."""
         state, left = self._begun(), (self.num_iterations if until is None else until) - self.iteration
-        if self._program is None or left < self._in_a_row:
+        if self._compiled_rows is None or left < self._in_a_row:
             self._in_a_row = 1 if self._shares else iterations_in_a_row(self._training, left)
-            self._program = self._compile(state)
+            self._compiled_rows = self._compile(state)
         # The clocks of processes differ, but the compiled functions that run on all of them must be the same.
         (most,) = largest(self._rows)
         count = min(most, left // self._in_a_row, left if self._shares else MOST_ROWS_PER_CALL)
         start = time.monotonic()
-        self._state, new = self._program(self._numbers, state, count)
+        self._state, new = self._compiled_rows(self._numbers, state, count)
         rows = {name: np.asarray(row)[:, :count] for name, row in new.items()}
         jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
         before = {name: self.metrics.get(name, row[:, :0]) for name, row in rows.items()}
@@ -173,7 +173,7 @@ class SeedSweep:
             state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
         if self._mesh is not None:
             state = place(jax.tree.map(lambda leaf: leaf[0], state), self._mesh)
-        self._state, self._program = state, None
+        self._state, self._compiled_rows = state, None
 
     def _begun(self) -> TrainingState:
         if self._state is None and self._mesh is not None:
@@ -195,7 +195,7 @@ class SeedSweep:
         state = self._begun()
         return state if self._mesh is None else jax.tree.map(lambda leaf: leaf[None], gather(state))
 
-    def _compile(self, state: TrainingState) -> Program:
+    def _compile(self, state: TrainingState) -> RowsFunction:
         # Compiled functions are kept for long, and must not keep the models and their stores alive.
         training, number = self._training, len(self.models)
         run_rows = rows_of(self._in_a_row, None if self._shares else MOST_ROWS_PER_CALL, self._mesh)

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
 from bridge.errors import NotCompilable
-from bridge.seeds.model_training import Model, require_one_program
+from bridge.seeds.model_training import Model, require_fully_compiled
 from bridge.seeds.seed_sweep import SeedSweep
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments
@@ -55,7 +55,7 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
         raise ValueError("seeds must hold at least one seed, got none.")
     if model.num_timesteps:
         raise ValueError(f"model must not have begun to learn, got one with {model.num_timesteps} steps.")
-    require_one_program(model)
+    require_fully_compiled(model)
     _require_constructors_schedules(model)
     sweep = SeedSweep(_with_seeds(model, numbers), total_timesteps)
     while not sweep.is_done:

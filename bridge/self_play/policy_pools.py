@@ -150,7 +150,7 @@ def opponents_of(opponent: Any) -> Opponents:
 
 
 @functools.cache
-def _program() -> Any:
+def _compiled_games() -> Any:
     return jax.jit(_returns, static_argnums=(5,), compiler_options=compiler_options())
 
 
@@ -166,7 +166,7 @@ def play(
       pairs: int (num_pairs, 2), a member of `players` and one of `others`.
     """
     key = jax.random.key(seed)
-    return np.asarray(_program()(game, players, others, np.asarray(pairs, np.int32), key, n_games))
+    return np.asarray(_compiled_games()(game, players, others, np.asarray(pairs, np.int32), key, n_games))
 
 
 def _returns(
@@ -189,13 +189,13 @@ def _returns(
             returns = returns + jnp.where(is_on, timestep.reward, 0)
             return state, timestep, returns, is_on & ~timestep.done, count + 1
 
-        def goes_on(carry: Any) -> jax.Array:
+        def is_running(carry: Any) -> jax.Array:
             *_, is_on, count = carry
             is_unfinished: jax.Array = jnp.any(is_on) & (count < MOST_MOVES)
             return is_unfinished
 
         begun = state, timestep, timestep.reward, ~timestep.done, jnp.zeros((), jnp.int32)
-        returns: jax.Array = jax.lax.while_loop(goes_on, advance, begun)[2]
+        returns: jax.Array = jax.lax.while_loop(is_running, advance, begun)[2]
         return returns
 
     found: jax.Array = jax.lax.map(play_pair, (pairs, jax.random.split(key, len(pairs))))

@@ -59,9 +59,9 @@ class ActionChecker:
             self._accepted.add(actions.dtype)
         inside = self._inside(actions)
         if np.count_nonzero(inside) < inside.size:  # takes half the time of `all`
-            lane = int(np.argwhere(~inside)[0][0])
+            index = int(np.argwhere(~inside)[0][0])
             raise ValueError(
-                f"actions[{lane}] must lie in {self.space}, got {actions[lane]}. No environment was stepped."
+                f"actions[{index}] must lie in {self.space}, got {actions[index]}. No environment was stepped."
             )
         checked: np.ndarray = actions.astype(self.dtype, copy=False)
         return checked

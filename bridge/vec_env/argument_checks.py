@@ -20,7 +20,7 @@ from jaxenvs.learn.devices import require_divisible, require_mesh
 from jaxenvs.learn.interfaces import Arrays
 
 # Bytes that Python objects (infos, seeds, options) take for each environment besides its arrays.
-BYTES_OF_A_LANE = 500
+BYTES_PER_ENV = 500
 
 
 # Arguments of SB3's Monitor that VecMonitor lacks, and whether their defaults are true.
@@ -47,7 +47,7 @@ def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> Ve
     return env
 
 
-def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
+def env_indices_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
     """Return the environment indices that SB3's `indices` means: None is all; an int is one, from the end if negative.
 
     Anything else but a collection of ints in range is a ValueError.
@@ -55,8 +55,8 @@ def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
     if indices is None:
         return list(range(num_envs))
     several = isinstance(indices, list | tuple | range | set) or (isinstance(indices, np.ndarray) and indices.ndim)
-    lanes = indices if several else [indices]
-    return [integer("indices", lane, -num_envs, num_envs - 1) % num_envs for lane in lanes]  # type: ignore[union-attr]
+    given: Any = indices if several else [indices]
+    return [integer("indices", index, -num_envs, num_envs - 1) % num_envs for index in given]
 
 
 def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
@@ -80,7 +80,7 @@ def require_memory(num_envs: int, arrays: Any) -> None:
 
     `arrays` are all that is stored for them, as `jax.ShapeDtypeStruct`s.
     """
-    needed = num_envs * BYTES_OF_A_LANE + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
+    needed = num_envs * BYTES_PER_ENV + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # some systems do not report their memory
@@ -92,16 +92,16 @@ def require_memory(num_envs: int, arrays: Any) -> None:
         )
 
 
-def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[Space, Space]:
+def shared_spaces(venv: VectorEnv, env_indices: Iterable[int] | None = None) -> tuple[Space, Space]:
     """Return the observation space and the action space that the environments share, and raise if two differ.
 
-    `lanes` are the indices of the environments, at least one; all if not given.
+    `env_indices` has at least one index; if it is not given, all environments are compared.
     """
-    first, *others = range(venv.num_envs) if lanes is None else lanes
+    first, *others = range(venv.num_envs) if env_indices is None else env_indices
     env = venv.env_at(first)
     observation_space, action_space = env.observation_space, env.action_space
-    for lane in others if venv.env_axis is not None else ():
-        env = venv.env_at(lane)
+    for index in others if venv.env_axis is not None else ():
+        env = venv.env_at(index)
         for kind, expected, space in (
             ("observation", observation_space, env.observation_space),
             ("action", action_space, env.action_space),
@@ -109,7 +109,7 @@ def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[
             if space != expected:
                 raise ValueError(
                     f"All environments must have one {kind} space for Stable-Baselines3, but environment {first} "
-                    f"has {expected} and environment {lane} has {space}."
+                    f"has {expected} and environment {index} has {space}."
                 )
     return observation_space, action_space
 

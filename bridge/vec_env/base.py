@@ -1,4 +1,4 @@
-"""AllLanesVecEnv: the base class of VecEnvs that step all environments at once."""
+"""BatchedVecEnv: the base class of VecEnvs that step all environments at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
-from bridge.vec_env.argument_checks import lanes_of
+from bridge.vec_env.argument_checks import env_indices_of
 from jaxenvs.arguments import instance
 from jaxenvs.arguments import seed as as_seed
 
@@ -19,7 +19,7 @@ from jaxenvs.arguments import seed as as_seed
 MAX_IMAGES = 16
 
 
-class AllLanesVecEnv(VecEnv):
+class BatchedVecEnv(VecEnv):
     """Base class of VecEnvs that step all environments at once, without Gymnasium wrappers around each of them.
 
     The infos of ended episodes have `episode`, as if each environment were wrapped in a Monitor.
@@ -43,4 +43,4 @@ class AllLanesVecEnv(VecEnv):
     ) -> list[bool]:
         """Return True for Monitor and False for other classes: the infos of ended episodes have Monitor's `episode`."""
         instance("wrapper_class", wrapper_class, type, "a class")
-        return [issubclass(wrapper_class, Monitor) for _ in lanes_of(indices, self.num_envs)]
+        return [issubclass(wrapper_class, Monitor) for _ in env_indices_of(indices, self.num_envs)]

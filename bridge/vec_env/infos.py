@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bridge.sb3 import Infos
-from bridge.vec_env.programs import Outputs
+from bridge.vec_env.compiled_functions import Outputs
 
 # Selects elements of arrays with the same leading axes: (environment,) for one step, (step, environment) for many. ()
 # selects all.
@@ -59,11 +59,11 @@ def update_reset_infos(reset_infos: Infos, info: Any, at: Index) -> None:
 
     They began in `at`, where others ended. If an environment occurs there more than once, the last episode counts.
     """
-    lane = at[-1]
+    env_indices = at[-1]
     if len(at) > 1:
-        lane, from_the_end = np.unique(lane[::-1], return_index=True)
+        env_indices, from_the_end = np.unique(env_indices[::-1], return_index=True)
         at = tuple(index[::-1][from_the_end] for index in at)
-    for i, row in zip(lane.tolist(), info_rows(info, at, len(lane))):
+    for i, row in zip(env_indices.tolist(), info_rows(info, at, len(env_indices))):
         reset_infos[i] = row
 
 
@@ -100,7 +100,7 @@ class QuietInfos:
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
         self._written: set[int] = set()
-        self._infos: Infos = [QuietInfo.of_lane(lane, self._written) for lane in range(num_envs)]
+        self._infos: Infos = [QuietInfo.of_env(index, self._written) for index in range(num_envs)]
 
     def __call__(self, info: Any) -> Infos:
         """Return a dict for each environment from their infos: arrays with the leading axis `num_envs`, or {}."""
@@ -110,8 +110,8 @@ class QuietInfos:
                 row["TimeLimit.truncated"] = False
             return infos
         if self._written:
-            for lane in self._written.copy():
-                self._infos[lane] = QuietInfo.of_lane(lane, self._written)
+            for index in self._written.copy():
+                self._infos[index] = QuietInfo.of_env(index, self._written)
             self._written.clear()
         return self._infos.copy()
 
@@ -122,14 +122,14 @@ class QuietInfos:
 class QuietInfo(dict[str, Any]):
     """Info dict that records the index of its environment at a write. Copies and pickles are plain dicts."""
 
-    _lane: int
+    _index: int
     _written: set[int] | None = None
 
     @classmethod
-    def of_lane(cls, lane: int, written: set[int]) -> QuietInfo:
-        """Return an info with only `TimeLimit.truncated`, which adds `lane` to `written` at the first write."""
+    def of_env(cls, index: int, written: set[int]) -> QuietInfo:
+        """Return an info with only `TimeLimit.truncated`, which adds `index` to `written` at the first write."""
         info = cls({"TimeLimit.truncated": False})
-        info._lane, info._written = lane, written
+        info._index, info._written = index, written
         return info
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -142,7 +142,7 @@ def _recording(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def write(info: QuietInfo, *args: Any, **kwargs: Any) -> Any:
         if info._written is not None:
-            info._written.add(info._lane)
+            info._written.add(info._index)
         return method(info, *args, **kwargs)
 
     return write

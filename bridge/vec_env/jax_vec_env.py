@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +19,11 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env import argument_checks as checks
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.argument_checks import lanes_of
 from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
-from bridge.vec_env.base import MAX_IMAGES, AllLanesVecEnv
+from bridge.vec_env.base import MAX_IMAGES, BatchedVecEnv
+from bridge.vec_env.compiled_functions import CompiledFunctions
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
 from bridge.vec_env.packing import Packed
-from bridge.vec_env.programs import Programs
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.arguments import function, instance
@@ -33,7 +33,7 @@ from jaxenvs.parameters import with_parameter
 from jaxenvs.wrappers.action_masker import has_action_masks, with_action_masks
 
 
-class JaxVecEnv(AllLanesVecEnv):
+class JaxVecEnv(BatchedVecEnv):
     """Vectorized environment for Stable-Baselines3 that steps `num_envs` JAX environments with one compiled function.
 
     `reset` and `step` return new NumPy arrays, which are writable and never overwritten. Each environment has its own
@@ -47,7 +47,7 @@ class JaxVecEnv(AllLanesVecEnv):
     Attributes:
       venv: the environments, with their current parameters.
       mesh: the devices among which the environments are divided equally; None if they are not divided.
-      programs: the compiled functions, shared by all JaxVecEnvs of this structure.
+      compiled: the compiled functions, shared by all JaxVecEnvs of this structure.
       quiet_infos: makes the infos of a step in which no episode ended.
       t_start: the time from which `episode["t"]` counts, as in VecMonitor.
     """
@@ -79,10 +79,10 @@ class JaxVecEnv(AllLanesVecEnv):
         self.spec: EnvSpec | None = None  # Gymnasium's, if make_vec_env made the environments from an id
         venv = checks.vector_env_of(env, num_envs)
         self.mesh = checks.mesh_of(devices, venv.num_envs)
-        self._use(with_action_masks(venv, Programs.of(venv).timestep))
+        self._use(with_action_masks(venv, CompiledFunctions.of(venv).timestep))
         observation_space, action_space = checks.shared_spaces(self.venv)
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
-        self._observation_dtypes = checks.observation_dtypes(observation_space, self.programs.timestep.observation)
+        self._observation_dtypes = checks.observation_dtypes(observation_space, self.compiled.timestep.observation)
         self.quiet_infos = QuietInfos(self.venv.num_envs)
         self.t_start = time.time()
         super().__init__(self.venv.num_envs, observation_space, action_space)
@@ -99,10 +99,10 @@ class JaxVecEnv(AllLanesVecEnv):
         new = object.__new__(JaxVecEnv)
         vars(new).update(vars(self))
         new._state = new._stepping = new.mesh = None
-        new._use(with_action_masks(venv, Programs.of(venv).timestep))
+        new._use(with_action_masks(venv, CompiledFunctions.of(venv).timestep))
         new._check_action = ActionChecker(self.action_space, venv.num_envs)
         new.quiet_infos = QuietInfos(venv.num_envs)
-        AllLanesVecEnv.__init__(new, venv.num_envs, self.observation_space, self.action_space)
+        BatchedVecEnv.__init__(new, venv.num_envs, self.observation_space, self.action_space)
         new.metadata = self.metadata
         return new
 
@@ -121,11 +121,11 @@ class JaxVecEnv(AllLanesVecEnv):
         # Cleared first, so that after Ctrl-C or a failure the next reset starts anew.
         state, self._state, self._stepping = self._state, None, None
         if state is not None and self._seeds[0] is None:
-            episodes = self.programs.next_episodes(state)
+            episodes = self.compiled.next_episodes(state)
         else:
             seeds: Sequence[Any] = self.seed() if self._seeds[0] is None else self._seeds
-            episodes = self.programs.first_episodes(np.array([seed % 2**32 for seed in seeds], np.uint32))
-        self._state, observation, info = self.programs.reset(self._parameters, episodes)
+            episodes = self.compiled.first_episodes(np.array([seed % 2**32 for seed in seeds], np.uint32))
+        self._state, observation, info = self.compiled.reset(self._parameters, episodes)
         self._reset_seeds()
         self.reset_infos = info_rows(jax.tree.map(np.asarray, info), (), self.num_envs)
         first: VecEnvObs = self.in_space_dtypes(jax.tree.map(np.array, observation))
@@ -143,7 +143,7 @@ class JaxVecEnv(AllLanesVecEnv):
         actions = self._check_action(actions)
         # The state is donated: there is none until the compiled function has returned the next one.
         state, self._state = self._started(), None
-        self._state, self._stepping = self.programs.step(self._parameters, state, actions)
+        self._state, self._stepping = self.compiled.step(self._parameters, state, actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Return observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
@@ -151,7 +151,7 @@ class JaxVecEnv(AllLanesVecEnv):
         if stepping is None:
             raise RuntimeError("step_wait was called without step_async.")
         try:
-            outputs = self.programs.outputs_on_host(stepping)
+            outputs = self.compiled.outputs_on_host(stepping)
         except Exception:
             # On devices other than a CPU, a failure of the compiled function is raised only here.
             self._state = None
@@ -162,8 +162,8 @@ class JaxVecEnv(AllLanesVecEnv):
             given = self.in_space_dtypes(outputs.final_observation)
             if given is not outputs.final_observation:
                 outputs = outputs._replace(final_observation=given)
-            for lane, info in zip(ended.tolist(), ended_infos(outputs, (ended,), self.t_start)):
-                infos[lane] = info
+            for index, info in zip(ended.tolist(), ended_infos(outputs, (ended,), self.t_start)):
+                infos[index] = info
             update_reset_infos(self.reset_infos, outputs.info, (ended,))
         observation = self.in_space_dtypes(outputs.observation)
         return observation, outputs.reward.astype(np.float32, copy=False), outputs.done, infos
@@ -195,7 +195,7 @@ class JaxVecEnv(AllLanesVecEnv):
             self._check_action.check_shape(actions.shape)
             action = to_jax(actions).astype(self._check_action.dtype)
         state, self._state = self._started(), None
-        self._state, outputs = self.programs.step_on_device(self._parameters, state, action)
+        self._state, outputs = self.compiled.step_on_device(self._parameters, state, action)
         observation, reward, terminated, truncated, final_observation = to_torch(outputs)
         return observation, reward, terminated, truncated, final_observation
 
@@ -229,12 +229,12 @@ class JaxVecEnv(AllLanesVecEnv):
           ValueError: an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
-        lanes = lanes_of(indices, self.venv.num_envs)
+        env_indices = checks.env_indices_of(indices, self.venv.num_envs)
         if attr_name == "state":
-            return self._lane_states(lanes)
+            return self._env_states(env_indices)
         if attr_name == "render_mode":
-            return ["rgb_array" if self.venv.env.can_render else None for _ in lanes]
-        return [attribute_of(self.venv.env_at(lane), attr_name, self.spec) for lane in lanes]
+            return ["rgb_array" if self.venv.env.can_render else None for _ in env_indices]
+        return [attribute_of(self.venv.env_at(index), attr_name, self.spec) for index in env_indices]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Change a numeric parameter of the environments, immediately and without compiling again.
@@ -251,9 +251,9 @@ class JaxVecEnv(AllLanesVecEnv):
             only some environments' observation space; or an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
-        lanes = lanes_of(indices, self.num_envs)
+        env_indices = checks.env_indices_of(indices, self.num_envs)
         what = f"{attr_name} = {value!r}" if jax.tree_util.all_leaves([value]) else f"The new {attr_name}"
-        self._use_like(with_parameter(self.venv, attr_name, value, lanes), what, lanes)
+        self._use_like(with_parameter(self.venv, attr_name, value, env_indices), what, env_indices)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
@@ -266,20 +266,20 @@ class JaxVecEnv(AllLanesVecEnv):
           AttributeError, TypeError: there is no such method.
           ValueError: an index is out of range.
         """
-        lanes = lanes_of(indices, self.num_envs)
+        env_indices = checks.env_indices_of(indices, self.num_envs)
         instance("method_name", method_name, str, "a str")
-        if method_name == "action_masks" and not (method_args or method_kwargs) and self.programs.has_action_masks:
-            masks = np.asarray(self.programs.action_masks(self._parameters, self._started()))
-            return list(masks if indices is None else masks[lanes])
+        if method_name == "action_masks" and not (method_args or method_kwargs) and self.compiled.has_action_masks:
+            masks = np.asarray(self.compiled.action_masks(self._parameters, self._started()))
+            return list(masks if indices is None else masks[env_indices])
         if method_name == "get_wrapper_attr":
             return self.get_attr(*method_args, **{"indices": indices, **method_kwargs})
-        envs = self.get_attr("env", lanes)
-        methods = [function(f"method_name = {method_name!r}", each) for each in self.get_attr(method_name, lanes)]
+        envs = self.get_attr("env", env_indices)
+        methods = [function(f"method_name = {method_name!r}", each) for each in self.get_attr(method_name, env_indices)]
         if not methods or next(iter(inspect.signature(methods[0]).parameters), None) != "state":
             return [method(*method_args, **method_kwargs) for method in methods]
         return [
             method(state_of(method, env, state), *method_args, **method_kwargs)
-            for method, env, state in zip(methods, envs, self._lane_states(lanes), strict=True)
+            for method, env, state in zip(methods, envs, self._env_states(env_indices), strict=True)
         ]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -300,7 +300,7 @@ class JaxVecEnv(AllLanesVecEnv):
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Return all that the next steps depend on: a flat dict of arrays, which `numpy.savez(file, **state)` takes."""
-        return state_to_arrays(self.venv, self.programs.unpack_state(self._started()))
+        return state_to_arrays(self.venv, self.compiled.unpack_state(self._started()))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what `get_state` returned, in this or another process, or from `numpy.load` of the saved file.
@@ -309,8 +309,8 @@ class JaxVecEnv(AllLanesVecEnv):
           ValueError, TypeError: it is not a state, or one of other environments, as the message says. Nothing changed.
         """
         venv, vector_state = state_from_arrays(self.venv, state)
-        packed = self.programs.pack_state(vector_state)
-        self._use_like(venv, "state", lanes_of(None, self.num_envs))
+        packed = self.compiled.pack_state(vector_state)
+        self._use_like(venv, "state", list(range(self.num_envs)))
         self.write_back(packed)
         self._reset_seeds()
 
@@ -319,7 +319,7 @@ class JaxVecEnv(AllLanesVecEnv):
         stepping = jax.device_get(self._stepping)
         # Only the number of devices is pickled, because another process has other device objects.
         mesh = None if self.mesh is None else self.mesh.size
-        own = {"programs": None, "_parameters": None, "_state": state, "_stepping": stepping, "mesh": mesh}
+        own = {"compiled": None, "_parameters": None, "_state": state, "_stepping": stepping, "mesh": mesh}
         return {**self.__dict__, **own}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
@@ -328,7 +328,13 @@ class JaxVecEnv(AllLanesVecEnv):
             self.mesh = make_mesh(attributes["mesh"])
         self._use(self.venv)
         if self._state is not None:
-            self._state = self.programs.pack_state(state_from_arrays(self.venv, attributes["_state"])[1])
+            self._state = self.compiled.pack_state(state_from_arrays(self.venv, attributes["_state"])[1])
+
+    @property
+    def programs(self) -> CompiledFunctions:
+        """Deprecated: the name of `compiled` in 0.2.0."""
+        warnings.warn("JaxVecEnv.programs is deprecated: use compiled.", DeprecationWarning, stacklevel=2)
+        return self.compiled
 
     # --- For compiled rollouts, which step the environments without this class -----------------------------------
 
@@ -340,11 +346,11 @@ class JaxVecEnv(AllLanesVecEnv):
     @property
     def has_untraceable_action_masks(self) -> bool:
         """True if the environments have `action_masks` that cannot be traced, and so run on the host."""
-        return has_action_masks(self.venv.env) and not self.programs.has_action_masks
+        return has_action_masks(self.venv.env) and not self.compiled.has_action_masks
 
     @property
     def packed_state(self) -> Packed:
-        """The state, packed by `programs.state`. Do not donate it."""
+        """The state, packed by `compiled.state`. Do not donate it."""
         return self._started()
 
     def write_back(self, packed_state: Packed) -> None:
@@ -362,23 +368,23 @@ class JaxVecEnv(AllLanesVecEnv):
     def _use(self, venv: VectorEnv) -> None:
         """Switch to other parameters, with the compiled functions that they need."""
         require_usable()
-        programs: Programs = Programs.of(venv, self.mesh)
-        parameters = programs.parameters(venv)
+        compiled: CompiledFunctions = CompiledFunctions.of(venv, self.mesh)
+        parameters = compiled.parameters(venv)
         # One statement, which Ctrl-C cannot interrupt halfway.
-        self.venv, self.programs, self._parameters = venv, programs, parameters
+        self.venv, self.compiled, self._parameters = venv, compiled, parameters
 
-    def _use_like(self, venv: VectorEnv, what: str, lanes: list[int]) -> None:
+    def _use_like(self, venv: VectorEnv, what: str, env_indices: list[int]) -> None:
         """Call `_use` if the spaces stay as SB3 expects: the same actions, and one observation space for all.
 
-        The error message calls the change `what`. It concerns the environments `lanes`.
+        The change concerns the environments at `env_indices`; the error message calls it `what`.
         """
-        if not lanes:
+        if not env_indices:
             return
-        observation_space, action_space = checks.shared_spaces(venv, lanes)
+        observation_space, action_space = checks.shared_spaces(venv, env_indices)
         before = self.observation_space, self.action_space
-        is_of_all = len(set(lanes)) == self.num_envs
+        is_of_all = len(set(env_indices)) == self.num_envs
         checks.require_like(what, (observation_space, action_space), before, is_of_all)
-        if self._state is not None and not Programs.of(venv, self.mesh).state.fits(self.programs.state):
+        if self._state is not None and not CompiledFunctions.of(venv, self.mesh).state.fits(self.compiled.state):
             raise ValueError(f"{what} would give the environments states of other shapes: make a new JaxVecEnv.")
         self._use(venv)
         self.observation_space = observation_space
@@ -389,6 +395,6 @@ class JaxVecEnv(AllLanesVecEnv):
             raise RuntimeError("Call reset() first: the environments have no state, or a failed step lost it.")
         return self._state
 
-    def _lane_states(self, lanes: list[int]) -> list[Any]:
-        states = self.programs.unpack_state(self._started()).env_states
-        return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], states) for lane in lanes]
+    def _env_states(self, env_indices: list[int]) -> list[Any]:
+        states = self.compiled.unpack_state(self._started()).env_states
+        return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in env_indices]

@@ -49,13 +49,13 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
     axis = int(numbers("env_axis", (), np.int64))
     if axis not in (-1, 0):
         raise ValueError(f"state['env_axis'] must be -1 or 0, got {axis}.")
-    lanes = (venv.num_envs,) if axis == 0 else ()
+    lead = (venv.num_envs,) if axis == 0 else ()
     one = venv.env if venv.env_axis is None else jax.tree.map(lambda leaf: leaf[0], venv.env)
 
     def parameter(path: Any, leaf: Any) -> Any:
         name = "parameters" + jax.tree_util.keystr(path)
         came: Any = rest.get(name)
-        array = numbers(name, lanes + np.shape(leaf), jnp.result_type(leaf), as_parameter)
+        array = numbers(name, lead + np.shape(leaf), jnp.result_type(leaf), as_parameter)
         # Keep the parameter's type, because functions are compiled for types.
         return type(leaf)(came) if axis == -1 and isinstance(leaf, int | float) else array
 

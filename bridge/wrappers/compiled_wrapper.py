@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -30,25 +31,44 @@ class CompiledWrapper(Generic[W]):
         wrap another number of environments: then `bridge.evaluate` runs that many episodes at once.
       divides: True if the wrapped environments may be divided over devices, each of which steps a part. `layout` says
         which parts of the state have the axis of environments; all outputs of `step` have it.
-      is_watched: whether a callback sees each step of the rollout. If so, `step` may return more outputs, for `show`.
+      needs_every_step: whether a callback reads every step of the rollout. If so, `step` may return more outputs, for
+        `show`.
     """
 
     any_num_envs: ClassVar[bool] = False
     divides: ClassVar[bool] = False
-    is_watched: bool = False
+    needs_every_step: bool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "goes_on" in vars(cls):
+            warnings.warn(
+                f"{cls.__name__} defines CompiledWrapper.goes_on, which is deprecated: define can_continue.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            cls.can_continue = vars(cls)["goes_on"]  # type: ignore[method-assign]
 
     def __init__(self, wrapper: W) -> None:
         """Store SB3's wrapper. A subclass raises NotCompilable if it cannot compile a wrapper with these settings."""
         self.wrapper = wrapper
 
     @property
-    def goes_on(self) -> bool:
+    def can_continue(self) -> bool:
         """True if several rollouts may run in one compiled function.
 
         It requires that a rollout may begin bitwise with the state that ended the previous one, and that there is no
         `check`. Then `write_back` and `infos` are called once for all of the rollouts.
         """
         return False
+
+    @property
+    def is_watched(self) -> bool:
+        """Deprecated: the previous name of `needs_every_step`."""
+        warnings.warn(
+            "CompiledWrapper.is_watched is deprecated: use needs_every_step.", DeprecationWarning, stacklevel=2
+        )
+        return self.needs_every_step
 
     def around(self, venv: VecEnv) -> W:
         """Return a copy of the wrapper around other environments, for an evaluation that does not affect the original.
@@ -88,15 +108,15 @@ class CompiledWrapper(Generic[W]):
         raise NotImplementedError("A CompiledWrapper must define step.")
 
     @staticmethod
-    def layout(state: Any, lanes: Any, same: Any) -> Any:
+    def layout(state: Any, per_env: Any, same: Any) -> Any:
         """Return a prefix of the state that says how it is divided over devices. Used only with `divides`.
 
         Args:
           state: the wrapper's state.
-          lanes: marks arrays with the leading axis of environments.
+          per_env: marks arrays with the leading axis of environments.
           same: marks arrays that are the same on all devices, also after `step`.
         """
-        return lanes
+        return per_env
 
     def check(self, outputs: Any) -> None:
         """Raise or warn because of the stacked outputs of `step`. If it raises, the rollout is discarded."""
@@ -107,7 +127,7 @@ class CompiledWrapper(Generic[W]):
     def show(self, outputs: Any) -> None:
         """Set the wrapper's attributes to what they are after one step, from its outputs, for a callback."""
 
-    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: Any) -> None:
+    def infos(self, infos: Infos, step: np.ndarray, env_indices: np.ndarray, outputs: Any) -> None:
         """Change the infos of the episodes that ended, in place.
 
         Their `terminal_observation`, if they have one, is already the outermost wrapper's. If a class does not override
@@ -115,6 +135,6 @@ class CompiledWrapper(Generic[W]):
 
         Args:
           infos: of the wrapper inside, in chronological order.
-          step, lane: the step and the environment in which each of the episodes ended.
+          step, env_indices: the step and the index of the environment in which each of the episodes ended.
           outputs: of `step`, stacked, on the host.
         """

@@ -20,7 +20,7 @@ class ExtractState:
 class CompiledExtractDictObs(CompiledWrapper[VecExtractDictObs]):
     """Compiled VecExtractDictObs."""
 
-    any_num_envs = divides = goes_on = True
+    any_num_envs = divides = can_continue = True
 
     def state(self) -> ExtractState:
         return ExtractState(self.wrapper.key)

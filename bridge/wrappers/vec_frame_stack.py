@@ -29,7 +29,7 @@ class FrameStackState:
 class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
     """Compiled VecFrameStack."""
 
-    any_num_envs = divides = goes_on = True
+    any_num_envs = divides = can_continue = True
 
     def around(self, venv: VecEnv) -> VecFrameStack:
         new = super().around(venv)

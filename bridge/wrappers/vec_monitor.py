@@ -26,7 +26,7 @@ class MonitorState:
 class CompiledMonitor(CompiledWrapper[VecMonitor]):
     """Compiled VecMonitor, which counts the rewards of the wrapper inside it."""
 
-    any_num_envs = divides = goes_on = True
+    any_num_envs = divides = can_continue = True
 
     def state(self) -> MonitorState:
         return MonitorState(self.wrapper.episode_returns, self.wrapper.episode_lengths)
@@ -41,8 +41,8 @@ class CompiledMonitor(CompiledWrapper[VecMonitor]):
         self.wrapper.episode_returns = np.array(state.episode_return)
         self.wrapper.episode_lengths = np.array(state.episode_length)
 
-    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: MonitorState) -> None:
-        monitor, at = self.wrapper, (step, lane)
+    def infos(self, infos: Infos, step: np.ndarray, env_indices: np.ndarray, outputs: MonitorState) -> None:
+        monitor, at = self.wrapper, (step, env_indices)
         seconds = round(time.time() - monitor.t_start, 6)
         # NumPy's scalars, as in SB3.
         for info, r, length in zip(infos, outputs.episode_return[at], outputs.episode_length[at], strict=True):

@@ -29,14 +29,14 @@ class NormalizeState:
       old_obs, old_reward: the last observation and reward, not normalized.
       axis_name: the axis of the devices over which environments are divided, for statistics of all of them; None if
         they are not divided.
-      is_watched: whether each step is shown to a callback.
+      needs_every_step: whether each step is shown to a callback.
     """
 
     normalizer: Normalizer
     old_obs: Any
     old_reward: Any
     axis_name: str | None = static(default=None)
-    is_watched: bool = static(default=False)
+    needs_every_step: bool = static(default=False)
 
 
 class CompiledNormalize(CompiledWrapper[VecNormalize]):
@@ -52,7 +52,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
             raise NotCompilable(f"A RunningMeanStd of the VecNormalize {what}, and may compute other statistics.")
 
     @property
-    def goes_on(self) -> bool:
+    def can_continue(self) -> bool:
         return not self.wrapper.training  # else the host adds a rollout's sums to the previous ones, in float64
 
     def around(self, venv: VecEnv) -> VecNormalize:
@@ -78,7 +78,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         mesh = getattr(env.unwrapped, "mesh", None)
         axis_name = None if mesh is None else mesh.axis_names[0]
         old_reward = np.zeros(env.num_envs, np.float32)
-        return NormalizeState(normalizer, self._old_obs(), old_reward, axis_name, self.is_watched)
+        return NormalizeState(normalizer, self._old_obs(), old_reward, axis_name, self.needs_every_step)
 
     @staticmethod
     def step(
@@ -88,12 +88,12 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         old_obs = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), timestep.observation, state.old_obs)
         normalized = normalized.replace(reward=normalized.reward.astype(jnp.float32))
         after = dataclasses.replace(state, normalizer=normalizer, old_obs=old_obs, old_reward=timestep.reward)
-        return after, normalized, (old_obs, timestep.reward) if state.is_watched else ()
+        return after, normalized, (old_obs, timestep.reward) if state.needs_every_step else ()
 
     @staticmethod
-    def layout(state: NormalizeState, lanes: Any, same: Any) -> NormalizeState:
+    def layout(state: NormalizeState, per_env: Any, same: Any) -> NormalizeState:
         return dataclasses.replace(
-            state, normalizer=state.normalizer.layout(lanes, same), old_obs=lanes, old_reward=lanes
+            state, normalizer=state.normalizer.layout(per_env, same), old_obs=per_env, old_reward=per_env
         )
 
     def write_back(self, state: NormalizeState) -> None:

@@ -21,7 +21,7 @@ class TransposeState:
 class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
     """Compiled VecTransposeImage."""
 
-    any_num_envs = divides = goes_on = True
+    any_num_envs = divides = can_continue = True
 
     def state(self) -> TransposeState:
         if self.wrapper.skip:

@@ -1,4 +1,4 @@
-"""Policies whose episodes tests compare, and SB3's evaluate_policy, lane by lane."""
+"""Policies whose episodes tests compare, and SB3's evaluate_policy, for each environment."""
 
 import functools
 
@@ -28,7 +28,7 @@ def policy_for(env, cls=ActorCriticPolicy, **settings):
 
 
 def of_sb3(model, env, seed=None):
-    """The first episode of each lane, by lane."""
+    """Return the first episode of each environment, by its index."""
     if seed is not None:
         env.seed(seed)
     ends = {}
@@ -39,7 +39,7 @@ def of_sb3(model, env, seed=None):
             ends[local_variables["i"]] = (episode["r"], episode["l"])
 
     evaluate_policy(model, env, env.num_envs, callback=at_step, warn=False)
-    returns, lengths = zip(*[ends[lane] for lane in range(env.num_envs)])
+    returns, lengths = zip(*[ends[index] for index in range(env.num_envs)])
     return np.array(returns), np.array(lengths)
 
 

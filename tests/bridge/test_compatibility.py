@@ -1,4 +1,4 @@
-"""What 0.2.0 wrote is read: models, a checkpoint, a state of environments."""
+"""Files of 0.2.0 load: models, a checkpoint, a state of environments."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `import bridge` does to the process, and what models do without."""
+"""Effects of `import bridge` on the process, and models that train without them."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What is drawn from a seed."""
+"""Random draws from a seed."""
 
 import jax
 import numpy as np

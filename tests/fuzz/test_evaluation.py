@@ -24,7 +24,7 @@ def test_evaluations():
         "deterministic": NOT_A_BOOL,
         "seed": NOT_AN_INT,
         "max_steps": NOT_POSITIVE[1:],  # None is no limit
-        "max_lanes": NOT_A_COUNT,
+        "max_envs": NOT_A_COUNT,
     }
     require_clear(cases(bridge.evaluate, {"model": model(), "env": "CartPole-v1", "n_episodes": 1}, bad), at_least=90)
 

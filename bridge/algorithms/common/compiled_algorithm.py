@@ -74,7 +74,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 
         Args:
           policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
-            VectorEnv. Where SB3 would create one of its own replay buffers, a bridge.ReplayBuffer is created.
+            VectorEnv. Where SB3 would create a replay buffer of SB3, a bridge.ReplayBuffer is created.
           engine: "auto" compiles what it can, falls back for the rest, and logs why: it falls back first to one
             compiled function that acts, called at every step, and another that updates, then to SB3's own code. "xla"
             raises an error instead of falling back. "torch" compiles nothing.
@@ -272,8 +272,8 @@ class CompiledAlgorithm(BaseAlgorithm):
             has_monitor = not monitor_wrapper or is_wrapped(env, Monitor)
             if verbose >= 1:
                 print(*([] if has_monitor else [MONITOR_MESSAGE]), DUMMY_MESSAGE, sep="\n")
-            lane = env if has_monitor else Monitor(env)
-            env = SerialVecEnv([lambda: lane])
+            monitored = env if has_monitor else Monitor(env)
+            env = SerialVecEnv([lambda: monitored])
         return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     # --- Logs ---------------------------------------------------------------------------------------------------

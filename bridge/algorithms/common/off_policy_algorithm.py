@@ -23,13 +23,13 @@ from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer
 from bridge.engine.acting import Actor
 from bridge.engine.callbacks.callback_replay import show_steps
-from bridge.engine.callbacks.callback_schedule import Pace, quiet_steps
+from bridge.engine.callbacks.callback_schedule import Pace, steps_until_needed
 from bridge.engine.off_policy import host_loop
-from bridge.engine.off_policy.program import most_steps, run_steps
+from bridge.engine.off_policy.compiled_training import most_steps, run_steps
 from bridge.engine.plan import Mode
 from bridge.engine.runtime import keep_freed_memory
 from bridge.engine.session import CallbackDoor
-from bridge.engine.steps import Ran
+from bridge.engine.steps import TrainingResults
 from bridge.engine.update import update_from_samples
 from bridge.errors import NotCompilable
 from bridge.randomness import get_random_state
@@ -127,14 +127,14 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
         if getattr(self.train, "__func__", None) is CompiledOffPolicyAlgorithm.train:
             self._require_weights_known()  # fail now rather than at the first update
-        pace, goes_on = Pace(), True
+        pace, can_continue = Pace(), True
         try:
-            while goes_on and (self.num_timesteps < total_timesteps or self._step_of_iteration):
-                if self._current_plan(self.env).mode is Mode.PROGRAM:
-                    goes_on = self._run_steps(door, log_interval, pace)
+            while can_continue and (self.num_timesteps < total_timesteps or self._step_of_iteration):
+                if self._current_plan(self.env).mode is Mode.COMPILED:
+                    can_continue = self._run_steps(door, log_interval, pace)
                 else:
-                    goes_on = self._iterate(door, log_interval)
-            if goes_on:
+                    can_continue = self._iterate(door, log_interval)
+            if can_continue:
                 self._update_if_due()
         except Exception:
             self._begin_iteration()  # as in SB3, a failed iteration is dropped. After Ctrl-C nothing is lost
@@ -146,13 +146,13 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         if not self._update_is_due:
             return
         plan = self._current_plan(self.env)
-        if plan.mode is not Mode.PROGRAM:  # user code has changed the plan since then
+        if plan.mode is not Mode.COMPILED:  # user code has changed the plan since then
             self.train(batch_size=self.batch_size, gradient_steps=self._settings_now().num_updates(self.n_envs))
             self._update_is_due = False
             return
         signals = self._session.signals
         with signals.waiting():
-            self._record_trained(run_steps(self, plan, 0, math.inf, is_watched=False), begun=0)
+            self._record_trained(run_steps(self, plan, 0, math.inf, needs_every_step=False), begun=0)
 
     def _iterate(self, door: CallbackDoor, log_interval: int | None, has_begun: bool = False) -> bool:
         """Run one iteration of SB3's `learn`.
@@ -185,23 +185,23 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         train_freq, num_envs, begun = self._frequency.frequency, self.n_envs, self._step_of_iteration
         self._random_before_rollout = None  # it belongs to rollouts on the host
         assert train_freq > 0, host_loop.COLLECTS_NOTHING
-        to_end, watched = train_freq - begun, door.sees_each_step
-        # Only for a QuietCallback may a rollout start elsewhere than between two iterations.
-        if begun == 0 or not watched:
-            if door.sees_rollouts:
+        to_end, needs_every_step = train_freq - begun, door.needs_every_step
+        # Only for a ScheduledCallback may a rollout start elsewhere than between two iterations.
+        if begun == 0 or not needs_every_step:
+            if door.needs_rollouts:
                 self._update_if_due()  # as SB3 does before a rollout starts
             door.on_rollout_start()
         plan = self._current_plan(self.env)
-        if plan.mode is not Mode.PROGRAM:  # `on_rollout_start` has changed the plan
+        if plan.mode is not Mode.COMPILED:  # `on_rollout_start` has changed the plan
             return self._iterate(door, log_interval, has_begun=True)
-        if watched:
+        if needs_every_step:
             steps = to_end
         else:
             left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
             # The iteration that reaches the end is finished, as in SB3.
             steps = to_end + -(-left // train_freq) * train_freq
-            quiet = quiet_steps(door.callback, self.num_timesteps, num_envs, shows_ends=True)
-            steps = pace.next(min(steps, most_steps(num_envs), quiet + 1))
+            until_needed = steps_until_needed(door.callback, self.num_timesteps, num_envs, shows_ends=True)
+            steps = pace.next(min(steps, most_steps(num_envs), until_needed + 1))
         # A log is written at the step that ends an episode.
         episodes = math.inf
         if log_interval is not None and self.logger.output_formats:
@@ -209,35 +209,37 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         learning_starts, signals = self.learning_starts, self._session.signals
         with signals.waiting():
             with pace.running(steps):
-                ran = run_steps(self, plan, steps, episodes, watched, door.sees_steps)
-            self._record_trained(ran, begun)
-            goes_on = show_steps(self, door, log_interval, ran, watched, signals)
-        if not goes_on:
+                results = run_steps(self, plan, steps, episodes, needs_every_step, door.needs_steps)
+            self._record_trained(results, begun)
+            can_continue = show_steps(self, door, log_interval, results, needs_every_step, signals)
+        if not can_continue:
             return False
-        if self._step_of_iteration == 0 or not watched:
+        if self._step_of_iteration == 0 or not needs_every_step:
             door.on_rollout_end()
         if self.learning_starts != learning_starts and self._step_of_iteration == 0:  # a callback has changed it
             self._update_is_due = self.num_timesteps > self.learning_starts and self.gradient_steps != 0
         return True
 
-    def _record_trained(self, ran: Ran, begun: int) -> None:
+    def _record_trained(self, results: TrainingResults, begun: int) -> None:
         """Log the last update of a compiled function, and set its learning rate where SB3 sets it.
 
         Args:
           begun: how many steps of the iteration were taken before the function ran.
         """
         self._record_compile_time()
-        if ran.num_updated:
+        if results.num_updated:
             progress = self._current_progress_remaining
             # The index of the step before which the last update ran.
-            last_update = ran.count - 1 - (begun + ran.count - 1) % self._frequency.frequency
+            last_update = results.count - 1 - (begun + results.count - 1) % self._frequency.frequency
             if last_update > 0:
                 num_timesteps = self.num_timesteps + last_update * self.n_envs
                 self._update_current_progress_remaining(num_timesteps, self._total_timesteps)
             self._update_learning_rate(self._optimizers())
             self._current_progress_remaining = progress
             settings = self._settings_now()
-            self._record(settings, ran.metrics, self._n_updates - ran.num_updated * settings.num_updates(self.n_envs))
+            self._record(
+                settings, results.metrics, self._n_updates - results.num_updated * settings.num_updates(self.n_envs)
+            )
 
     def _optimizers(self) -> list[torch.optim.Optimizer] | torch.optim.Optimizer:
         """Return what SB3's `train` passes to `_update_learning_rate`."""
@@ -300,7 +302,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     ) -> tuple[np.ndarray, np.ndarray]:
         plan = self._session.plan
         is_random = self.num_timesteps < learning_starts
-        if is_random or plan is None or plan.actor is None or self.use_sde or "predict" in plan.others:
+        if is_random or plan is None or plan.actor is None or self.use_sde or "predict" in plan.user_code:
             return super()._sample_action(learning_starts, action_noise, n_envs)
         if not self._session.on_device:
             if not plan.acts_as_planned(self.policy):
@@ -328,7 +330,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         infos: Infos,
     ) -> None:
         plan = self._session.plan
-        if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.others:
+        if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.user_code:
             return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         # SB3 first copies the observation, which replay buffers do again, and loops over the environments.
         replay_buffer.add(self._last_obs, new_obs, buffer_action, reward, dones, infos)
@@ -371,7 +373,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         # Priorities depend on the errors of the previous batch, and a user's buffer may read the model: one at a time
         # then.
         prioritized = buffer if isinstance(buffer, PrioritizedReplayBuffer) else None
-        is_ours = prioritized is None and "replay_buffer" not in plan.others
+        is_ours = prioritized is None and "replay_buffer" not in plan.user_code
         most = MOST_TOGETHER if is_fixed and is_ours else 1
         sums: dict[str, float] = {}
         for first in range(0, gradient_steps, most):

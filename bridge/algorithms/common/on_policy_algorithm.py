@@ -23,8 +23,8 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.engine.callbacks.callback_replay import show_rollout
-from bridge.engine.callbacks.callback_schedule import Pace, quiet_steps
-from bridge.engine.on_policy import program
+from bridge.engine.callbacks.callback_schedule import Pace, steps_until_needed
+from bridge.engine.on_policy import compiled_training
 from bridge.engine.on_policy.host_loop import HostRollout
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.runtime import compile_meanwhile, keep_freed_memory
@@ -45,7 +45,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RolloutBuffer, DictRolloutBuffer)
     # Whether the policy supports action masks; `_masks`: whether they are used now.
     MASKS: ClassVar[bool] = False
-    # Whether callbacks get the locals of the end of a rollout, in addition to those of its last step.
+    # Whether callbacks get the locals at the end of a rollout, in addition to the locals of its last step.
     SHOWS_ROLLOUT_END: ClassVar[bool] = True
     _masks: bool = False
     _compiling_for: Plan | None = None
@@ -85,7 +85,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             assert self.env is not None
             until_log = math.inf if log_interval is None else abs(log_interval) - iteration % abs(log_interval)
             plan = self._current_plan(self.env)
-            count = pace.next(self._quiet_iterations(plan, door.callback, total_timesteps, until_log))
+            count = pace.next(self._iterations_ahead(plan, door.callback, total_timesteps, until_log))
             log_at = iteration + count if until_log <= count else None
             with pace.running(count):
                 if count and self._iterate(plan, door, total_timesteps, count, log_at):
@@ -102,18 +102,18 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
                 self.dump_logs(iteration)
             self.train()
 
-    def _quiet_iterations(self, plan: Plan, callback: BaseCallback, total_timesteps: int, until_log: float) -> int:
+    def _iterations_ahead(self, plan: Plan, callback: BaseCallback, total_timesteps: int, until_log: float) -> int:
         """Return how many of the next iterations can run in one compiled function; 0 if they cannot be combined.
 
         No callback and no log needs to see a step of these iterations before their end.
         """
-        most = program.most_iterations(self, plan)
-        quiet = quiet_steps(callback, self.num_timesteps, self.n_envs) // self.n_steps if most else 0
+        most = compiled_training.most_iterations(self, plan)
+        until_needed = steps_until_needed(callback, self.num_timesteps, self.n_envs) // self.n_steps if most else 0
         left = -(-(total_timesteps - self.num_timesteps) // (self.n_steps * self.n_envs))
         # SB3 logs between the rollout and the update of an iteration, so a logged iteration must be the last, or run
         # alone.
         unlogged = max(1, until_log - 1) if self.logger.output_formats else math.inf
-        return int(min(quiet, left, unlogged, most))
+        return int(min(until_needed, left, unlogged, most))
 
     def _iterate(self, plan: Plan, door: CallbackDoor, total_timesteps: int, count: int, log_at: int | None) -> bool:
         """Run `count` iterations in one compiled function. Return False, with nothing changed, if each must run alone.
@@ -122,19 +122,19 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
           log_at: the number of the last iteration, if it is logged.
         """
         settings = self._settings_ahead(total_timesteps, count)
-        ran = program.run_iterations(self, plan, settings)
-        if ran is None:
+        collected = compiled_training.run_iterations(self, plan, settings)
+        if collected is None:
             return False
         signals = self._session.signals
         with signals.waiting():  # otherwise a handler could find new weights but old counts of steps
-            program.write_back(self, plan, self.rollout_buffer, ran)
+            compiled_training.write_back(self, plan, self.rollout_buffer, collected)
             self._record_compile_time()
-            show_rollout(self, ran.chain, door, self.rollout_buffer, ran.steps, False, signals)
+            show_rollout(self, collected.wrapped_env, door, self.rollout_buffer, collected.steps, False, signals)
             self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
             if log_at is not None:
                 self.dump_logs(log_at)
             self._update_learning_rate(self.policy.optimizer)
-            self._record_updates(settings, ran.metrics)
+            self._record_updates(settings, collected.metrics)
         return True
 
     def _settings_ahead(self, total_timesteps: int, count: int) -> list[OnPolicySettings]:
@@ -165,7 +165,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         door, same_noise = CallbackDoor(self._session, callback), self._steps_of_same_noise()
         if plan.mode is Mode.ACTING and n_rollout_steps == rollout_buffer.buffer_size:
             return HostRollout(self, plan, env, door, rollout_buffer, same_noise).run()
-        if plan.mode is not Mode.PROGRAM:
+        if plan.mode is not Mode.COMPILED:
             # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a
             # checkpoint. A training that continues from the checkpoint draws them again, so it needs the states from
             # before.
@@ -175,25 +175,27 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
                 return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps, *further)
         if self.policy.training:
             self.policy.set_training_mode(False)
-        if door.sees_rollouts:
+        if door.needs_rollouts:
             rollout_buffer.reset()
         door.on_rollout_start()
         plan = self._current_plan(env)
-        if plan.mode is not Mode.PROGRAM:  # `on_rollout_start` has changed the plan
+        if plan.mode is not Mode.COMPILED:  # `on_rollout_start` has changed the plan
             return HostRollout(self, plan, env, door, rollout_buffer, same_noise).run(has_begun=True)
-        watched, signals = door.sees_steps, self._session.signals
-        ran = program.run_rollout(self, plan, rollout_buffer, n_rollout_steps, keeps_final_observation=watched)
+        needs_steps, signals = door.needs_steps, self._session.signals
+        collected = compiled_training.run_rollout(
+            self, plan, rollout_buffer, n_rollout_steps, keeps_final_observation=needs_steps
+        )
         with signals.waiting():
-            program.write_back(self, plan, rollout_buffer, ran)
+            compiled_training.write_back(self, plan, rollout_buffer, collected)
             self._record_compile_time()
-            goes_on = show_rollout(self, ran.chain, door, rollout_buffer, ran.steps, watched, signals)
-        return goes_on
+            wrapped_env, steps = collected.wrapped_env, collected.steps
+            return show_rollout(self, wrapped_env, door, rollout_buffer, steps, needs_steps, signals)
 
     def _compile_update(self, plan: Plan) -> None:
         """Start compiling the update in a thread, while the first rollout is compiled or collected."""
-        # Not if SB3 has flattened the buffer, whose shapes then differ from those of the next rollout. Not with user
-        # code, because custom schedules must be called exactly as often as SB3 calls them.
-        is_ready = plan.learner is not None and not plan.others and not self.rollout_buffer.generator_ready
+        # Not if SB3 has flattened the buffer, because the next rollout has other shapes. Not with user code, because
+        # custom schedules must be called exactly as often as SB3 calls them.
+        is_ready = plan.learner is not None and not plan.user_code and not self.rollout_buffer.generator_ready
         if self._compiling_for is not plan and is_ready:
             self._compiling = compile_meanwhile(*self._update(plan, self._settings_now()))
         self._compiling_for = plan

@@ -36,7 +36,7 @@ from jaxenvs.learn.interfaces import Arrays, Observation
 
 # The first 100 calls with observations of one shape run in PyTorch. After that compiling is worthwhile: it takes as
 # long as some hundred calls. It runs in a thread beside the next 100 calls. Both numbers are fixed rather than
-# measured, so that a program that seeds PyTorch gets the same actions every time.
+# measured, so that a script that seeds PyTorch gets the same actions every time.
 CALLS_BEFORE_COMPILING = 100
 
 # Turns a batch of observations or tensors into the policy's input, with action masks or the recurrent state.
@@ -110,8 +110,8 @@ class Predictor:
         if key not in self._compiled and not self._compile(observation, key, seen):
             return None
         batch, is_batch = self._batch_of(observation)
-        program, *inputs = self._arguments(batch, deterministic, seen)
-        action, was_nan, memory = program(*inputs)
+        function, *inputs = self._arguments(batch, deterministic, seen)
+        action, was_nan, memory = function(*inputs)
         if np.asarray(was_nan):
             return None
         action = as_sb3_gives(action, self._policy.action_space)
@@ -126,7 +126,7 @@ class Predictor:
         policy: Any = self._policy
         layers, _, size = policy.lstm_hidden_state_shape
 
-        def recalled(batch: Arrays) -> Recalled:
+        def with_lstm_states(batch: Arrays) -> Recalled:
             num = _length(batch)
             given = [np.zeros((layers, num, size))] * 2 if state is None else state
             memory: Any = tuple(np.asarray(part, np.float32).swapaxes(0, 1) for part in given)
@@ -139,7 +139,7 @@ class Predictor:
             starts = np.zeros(num, bool) if episode_start is None else np.asarray(episode_start, bool).reshape(num)
             return Recalled(batch, {"pi": memory, "vf": memory}, starts)
 
-        return recalled
+        return with_lstm_states
 
     @staticmethod
     def _state_after(state: Any, memory: Memory | None) -> Any:
@@ -190,7 +190,7 @@ class Predictor:
         assert self._actor is not None
         self._actor.refresh()
         noise = None if deterministic or self._draw is None else self._draw(_length(batch))
-        return self._actor.programs.predict, self._actor.params, self._actor.network.from_host(seen(batch)), noise
+        return self._actor.compiled.predict, self._actor.params, self._actor.network.from_host(seen(batch)), noise
 
     def _predict_tensors(
         self, observation: Any, is_jax: bool, deterministic: bool, state: Any, seen: See
@@ -199,8 +199,8 @@ class Predictor:
         batch, is_batch = _as_batch(observation, self._policy.observation_space)
         if self._can_act(deterministic):
             batch = batch if is_jax else map_parts(_for_jax, batch)
-            program, *inputs = self._arguments(batch, deterministic, seen)
-            action, was_nan, memory = program(*inputs)
+            function, *inputs = self._arguments(batch, deterministic, seen)
+            action, was_nan, memory = function(*inputs)
             state = self._state_after(state, memory)
             if was_nan:
                 raise ValueError(

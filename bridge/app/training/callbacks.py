@@ -22,7 +22,7 @@ from bridge import RolloutCheckpoint, save_checkpoint
 from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
 from bridge.app.runs import BEST_STATISTICS, CHECKPOINT
-from bridge.engine.callbacks.callback_schedule import QuietCallback
+from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.results.reading import EPISODES, read_episodes
 
 EVALUATIONS = "evaluations.npz"  # EvalCallback's
@@ -77,7 +77,7 @@ class Timer:
         self._next = now + max(CHECKPOINT_SECONDS, (now - start) / CHECKPOINT_SHARE)
 
 
-class Episodes(QuietCallback):
+class Episodes(ScheduledCallback):
     """Callback that records the return of every episode, and the number of timesteps at which it ended."""
 
     def __init__(self) -> None:
@@ -86,11 +86,11 @@ class Episodes(QuietCallback):
         self.returns: list[float] = []
 
     def _on_step(self) -> bool:
-        for lane in np.flatnonzero(self.locals["dones"]):
-            told = self.locals["infos"][lane].get("episode")
-            if told is not None:  # None if a life was lost, and the game continues
+        for index in np.flatnonzero(self.locals["dones"]):
+            episode = self.locals["infos"][index].get("episode")
+            if episode is not None:  # None if a life was lost, and the game continues
                 self.timesteps.append(self.num_timesteps)
-                self.returns.append(float(told["r"]))
+                self.returns.append(float(episode["r"]))
         return True
 
     def write(self, folder: Path) -> None:
@@ -110,7 +110,7 @@ class Episodes(QuietCallback):
         self.returns = [gained for timesteps, gained in rows if timesteps <= until]
 
 
-class Checkpoints(RolloutCheckpoint, QuietCallback):
+class Checkpoints(RolloutCheckpoint, ScheduledCallback):
     """Callback that periodically writes a checkpoint before a rollout. After Ctrl-C, it raises Stopped there.
 
     It writes none for environments that are not JAX environments, whose state cannot be saved.
@@ -147,7 +147,7 @@ def evaluations(config: TrainingConfig, env: VecEnv, out: Path, begun_at: int) -
 
     Args:
       config: of the run.
-      env: environments to evaluate on, like those of the training.
+      env: environments to evaluate on, like the environments of the training.
       out: the folder of the run.
       begun_at: the number of steps from which a resumed run continues: what was evaluated before is kept.
     """
@@ -188,7 +188,7 @@ class SaveStatistics(BaseCallback):
         return True
 
 
-class Progress(QuietCallback):
+class Progress(ScheduledCallback):
     """Callback that shows a progress bar of the steps, including those before a resume."""
 
     def __init__(self, bar: Any) -> None:

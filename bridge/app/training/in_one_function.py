@@ -69,8 +69,8 @@ def train_in_one_function(config: TrainingConfig, out: Path, resume: bool = Fals
             refuse_used(out)
         make_folder(out)
         config.save(out / CONFIG)
-    (goes_on,) = largest(is_first and resume and path.exists())
-    if goes_on:
+    (is_resumed,) = largest(is_first and resume and path.exists())
+    if is_resumed:
         _go_on(sweep, config, path)
     announce(config, out, sweep.num_timesteps)
     try:

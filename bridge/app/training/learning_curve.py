@@ -25,7 +25,7 @@ def draw_learning_curve(config: TrainingConfig, out: Path) -> None:
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")  # not pyplot's, which may open a window
     seeds = f"seed {config.seed}" if config.num_seeds == 1 else f"{config.num_seeds} seeds"
     axes = plot_results(out, task_name=f"{config.env_id}, {config.algorithm}, {seeds}", ax=figure.add_subplot())
-    threshold = config.world.reward_threshold
+    threshold = config.environment.reward_threshold
     if threshold is not None:
         axes.axhline(threshold, color=SOLVED, linestyle=(0, (5, 3)), linewidth=1.2, label=f"solved: {threshold:g}")
         axes.legend(frameon=False, loc="best")

@@ -1,7 +1,7 @@
 """Search spaces: one for each algorithm of the command, which a user can replace.
 
-The ranges are those of RL Baselines3 Zoo (rl_zoo3/hyperparams_opt.py of DLR-RM/rl-baselines3-zoo). Settings that shape
-a compiled function (sizes of rollouts, batches and networks, epochs) have fewer values between the Zoo's lowest and
+The ranges are from RL Baselines3 Zoo (rl_zoo3/hyperparams_opt.py of DLR-RM/rl-baselines3-zoo). Settings that shape a
+compiled function (sizes of rollouts, batches and networks, epochs) have fewer values between the Zoo's lowest and
 highest, because each combination is compiled once. The Zoo has no space for MaskablePPO, which uses PPO's here, nor for
 CrossQ, which uses SAC's without the arguments that CrossQ lacks. `log_std_init`, which the Zoo searches for SAC and
 TQC, has no effect without state-dependent exploration and is left out.
@@ -64,7 +64,7 @@ _DQN: Space = {
     "policy_kwargs.net_arch": [TINY, SMALL, MEDIUM],
 }
 
-# The space of each class of settings; a subclass that is not here has that of its base class.
+# The space of each class of settings; a subclass that is not here has the space of its base class.
 _SPACE_OF: dict[type[learn.Settings], Space] = {
     learn.OnPolicySettings: {**_ON_POLICY, "policy_kwargs.net_arch": [SMALL, MEDIUM]},
     learn.PPO: {
@@ -109,7 +109,7 @@ def meant_by(name: str) -> str:
 
 
 def settings(params: Mapping[str, Any], config: TrainingConfig) -> dict[str, Any]:
-    """Return the hyperparameters of a trial: those of `config`, changed by what the trial drew.
+    """Return the hyperparameters of a trial: the hyperparameters of `config`, changed by what the trial drew.
 
     Rollouts and warm-ups that are longer than the training are cut to its length, and a batch size that does not divide
     the rollout is replaced by the nearest that does.

@@ -50,7 +50,7 @@ def tune(
       algorithm, env_id: as for `jaxenvs train`: "ppo", "CartPole-v1".
       study: a study that maximizes, with the sampler, pruner and storage to use. If not given, a study in memory with
         Optuna's default sampler (TPE) and pruner (the median).
-      n_trials: stop when this many trials have ended or were pruned, including those of other processes.
+      n_trials: stop when this many trials have ended or were pruned, including trials in other processes.
       num_seeds: the number of agents in a trial.
       seed: the seed of the first agent; the others have seed + 1, ...
       total_timesteps, num_envs, env_kwargs: of each agent, as for `jaxenvs train`.

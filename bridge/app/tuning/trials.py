@@ -28,7 +28,7 @@ from jaxenvs.cli import UserError
 from jaxenvs.learn import Training
 
 LENGTHS = ("n_steps", "train_freq", "learning_starts")  # for which a training may be too short
-MOST_PROGRAMS = 16  # compiled functions that are kept, with their models
+MOST_COMPILED = 16  # compiled functions that are kept, with their models
 RETURNS = "returns"  # the user attribute of a trial that holds the last mean return of each seed
 
 
@@ -46,7 +46,7 @@ class Agents:
         configs = [each for _, each in folders_of_models(Path(), config)]
         envs = [make_env(each) for each in configs]
         models = [make_model(each, env) for each, env in zip(configs, envs)]
-        return cls(configs, envs, SeedSweep(cast(Any, models), config.total_timesteps, shares_programs=True))
+        return cls(configs, envs, SeedSweep(cast(Any, models), config.total_timesteps, shares_compiled=True))
 
     def evaluate(self, n_episodes: int) -> list[float]:
         """Return the mean return of each agent: minus infinity for an agent whose weights are not finite."""
@@ -156,7 +156,7 @@ class Objective:
         except NotCompilable as reason:
             raise UserError(f"This training cannot be compiled as a whole: {reason}") from reason
         self._agents[key] = agents
-        if len(self._agents) > MOST_PROGRAMS:
+        if len(self._agents) > MOST_COMPILED:
             self._agents.popitem(last=False)
         return agents, training
 

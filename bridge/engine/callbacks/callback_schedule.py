@@ -2,20 +2,22 @@
 
     EvalCallback(eval_freq=4): step   1   2   3   4   5   6   7   8   9   ...
       reads locals at                             #               #
-      quiet_steps before the step     3               3               3
+      steps_until_needed              3               3               3
       calls of the compiled function  [- 4 steps -]   [- 4 steps -]   [- ...
 
-`quiet_steps` returns for how many of the next steps a callback reads nothing. An off-policy function may then take
-these steps and one more, because the callback is shown the last one. `on_step` is called for all of them, afterwards.
-An on-policy function runs as many whole iterations as fit into the quiet steps.
+`steps_until_needed`, asked before a step, returns for how many of the next steps a callback reads nothing. An
+off-policy function may then take these steps and one more, because the callback is shown the last one. `on_step` is
+called for all of them, afterwards. An on-policy function runs as many whole iterations as fit into these steps.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from stable_baselines3.common.callbacks import (
     BaseCallback,
@@ -36,7 +38,7 @@ ACT_AT_STEPS = (EvalCallback, CheckpointCallback, EveryNTimesteps, LogEveryNTime
 MASKABLE_EVALUATION = ("common.maskable.callbacks", "MaskableEvalCallback")
 
 
-class QuietCallback(BaseCallback):
+class ScheduledCallback(BaseCallback):
     """Callback that announces when it next needs to see a step, so that off-policy training runs compiled until then.
 
     Use it as a base class for callbacks that need few steps. `on_step` is still called at every step. `self.locals`
@@ -45,9 +47,20 @@ class QuietCallback(BaseCallback):
     any callback.
     """
 
-    def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
-        """Return for how many of the next steps it needs no locals. If not overridden, it needs only the ends of
-        episodes.
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "quiet_steps" in vars(cls):
+            warnings.warn(
+                f"{cls.__name__} defines quiet_steps, which is deprecated: define steps_until_needed.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            cls.steps_until_needed = vars(cls)["quiet_steps"]  # type: ignore[method-assign]
+
+    def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
+        """Return for how many of the next steps this callback needs no locals.
+
+        If a subclass does not override it, the callback needs only the steps in which episodes end.
 
         Args:
           num_timesteps: how many steps all environments together have taken.
@@ -55,55 +68,70 @@ class QuietCallback(BaseCallback):
         """
         return sys.maxsize
 
+    def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
+        """Deprecated: the previous name of `steps_until_needed`."""
+        warnings.warn("quiet_steps is deprecated: use steps_until_needed.", DeprecationWarning, stacklevel=2)
+        # Not of a subclass that defines `quiet_steps`, which may have called `super().quiet_steps`.
+        classes = [cls for cls in type(self).__mro__ if "steps_until_needed" in vars(cls)]
+        cls = next(each for each in classes if each is ScheduledCallback or "quiet_steps" not in vars(each))
+        return int(cls.steps_until_needed(self, num_timesteps, num_envs))  # type: ignore[attr-defined]
 
-def looks_at_steps(callback: BaseCallback) -> bool:
+
+def __getattr__(name: str) -> Any:
+    if name == "QuietCallback":
+        warnings.warn("QuietCallback is deprecated: use ScheduledCallback.", DeprecationWarning, stacklevel=2)
+        return ScheduledCallback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def needs_steps(callback: BaseCallback) -> bool:
     """Return whether a callback may read locals: all except SB3's progress bar and its stand-in for no callback."""
     if has_own_methods(callback):
         return True
     if type(callback) is CallbackList:
-        return any(looks_at_steps(part) for part in callback.callbacks)
+        return any(needs_steps(part) for part in callback.callbacks)
     if type(callback) is ConvertCallback:
         return callback.callback is not None
     return type(callback) is not ProgressBarCallback
 
 
-def looks_at_rollouts(callback: BaseCallback) -> bool:
+def needs_rollouts(callback: BaseCallback) -> bool:
     """Return whether a callback does something when rollouts begin or end."""
     if type(callback) is CallbackList:
-        return any(looks_at_rollouts(part) for part in callback.callbacks)
+        return any(needs_rollouts(part) for part in callback.callbacks)
     names = ("on_rollout_start", "on_rollout_end", "_on_rollout_start", "_on_rollout_end")
     return has_own_methods(callback) or any(
         getattr(type(callback), name) is not getattr(BaseCallback, name) for name in names
     )
 
 
-def looks_at_each_step(callback: BaseCallback) -> bool:
-    """Return whether a callback may read locals in every step, rather than in those that `quiet_steps` announces."""
+def needs_every_step(callback: BaseCallback) -> bool:
+    """Return whether a callback may read locals in every step, not only in the steps that it announces."""
     if has_own_methods(callback):
         return True
     if type(callback) is CallbackList:
-        return any(looks_at_each_step(part) for part in callback.callbacks)
+        return any(needs_every_step(part) for part in callback.callbacks)
     act_at_steps = (*ACT_AT_STEPS, contrib_class(*MASKABLE_EVALUATION))
-    return looks_at_steps(callback) and not (isinstance(callback, QuietCallback) or type(callback) in act_at_steps)
+    return needs_steps(callback) and not (isinstance(callback, ScheduledCallback) or type(callback) in act_at_steps)
 
 
-def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int, shows_ends: bool = False) -> int:
+def steps_until_needed(callback: BaseCallback, num_timesteps: int, num_envs: int, shows_ends: bool = False) -> int:
     """Return for how many of the next steps a callback neither reads locals nor does anything.
 
     Only SB3's own callbacks are known, by exact type, because subclasses may do anything.
 
     Args:
       num_timesteps: how many steps all environments together have taken.
-      shows_ends: whether a QuietCallback is shown the ends of episodes, which it needs.
+      shows_ends: whether a ScheduledCallback is shown the ends of episodes, which it needs.
     """
-    if not looks_at_steps(callback):
+    if not needs_steps(callback):
         return sys.maxsize
     if has_own_methods(callback):
         return 0
     if type(callback) is CallbackList:
-        return min(quiet_steps(part, num_timesteps, num_envs, shows_ends) for part in callback.callbacks)
-    if isinstance(callback, QuietCallback):
-        return callback.quiet_steps(num_timesteps, num_envs) if shows_ends else 0
+        return min(steps_until_needed(part, num_timesteps, num_envs, shows_ends) for part in callback.callbacks)
+    if isinstance(callback, ScheduledCallback):
+        return callback.steps_until_needed(num_timesteps, num_envs) if shows_ends else 0
     if type(callback) in (EvalCallback, contrib_class(*MASKABLE_EVALUATION)):
         assert isinstance(callback, EvalCallback)
         return callback.eval_freq - 1 - callback.n_calls % callback.eval_freq if callback.eval_freq > 0 else sys.maxsize

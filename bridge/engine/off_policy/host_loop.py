@@ -14,7 +14,7 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.engine.callbacks.callback_schedule import quiet_steps
+from bridge.engine.callbacks.callback_schedule import steps_until_needed
 from bridge.engine.plan import Plan
 from bridge.engine.session import CallbackDoor
 from bridge.host_env.step_infos import StepInfos
@@ -57,8 +57,8 @@ def collect_rollouts(
     if begun is None:
         door.on_rollout_start()
     num_steps, num_episodes = begun or 0, 0
-    is_watched, continue_training, callback = door.sees_each_step, True, door.callback
-    calls_hook = "_update_info_buffer" in plan.others
+    needs_every_step, continue_training, callback = door.needs_every_step, True, door.callback
+    calls_hook = "_update_info_buffer" in plan.user_code
     shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "train_freq": train_freq}
     shown.update(replay_buffer=replay_buffer, action_noise=action_noise, learning_starts=learning_starts)
     shown.update(log_interval=log_interval, continue_training=True)
@@ -66,14 +66,14 @@ def collect_rollouts(
         if sde_sample_freq > 0 and num_steps % sde_sample_freq == 0:
             algorithm.policy.actor.reset_noise(num_envs)
         actions, buffer_actions = algorithm._sample_action(learning_starts, action_noise, num_envs)
-        may_look = is_watched or quiet_steps(callback, algorithm.num_timesteps, num_envs) == 0
+        needs_step = needs_every_step or steps_until_needed(callback, algorithm.num_timesteps, num_envs) == 0
         new_obs, rewards, dones, infos = env.step(actions)
         algorithm.num_timesteps += num_envs
         num_steps += 1
-        if may_look:
+        if needs_step:
             shown.update(actions=actions, buffer_actions=buffer_actions, new_obs=new_obs, rewards=rewards, dones=dones)
             shown.update(infos=infos, num_collected_steps=num_steps, num_collected_episodes=num_episodes)
-        continue_training = door.on_step(shown if may_look else None)
+        continue_training = door.on_step(shown if needs_step else None)
         if not continue_training:
             return RolloutReturn(num_steps * num_envs, num_episodes, continue_training=False)
         ended = np.asarray(dones).nonzero()[0].tolist()  # SB3 accepts a list too
@@ -83,11 +83,11 @@ def collect_rollouts(
         algorithm._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
         algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
         algorithm._on_step()
-        for lane in ended:
+        for index in ended:
             num_episodes += 1
             algorithm._episode_num += 1
             if action_noise is not None:
-                action_noise.reset(**({"indices": [lane]} if num_envs > 1 else {}))
+                action_noise.reset(**({"indices": [index]} if num_envs > 1 else {}))
             if log_interval is not None and algorithm._episode_num % log_interval == 0:
                 algorithm.dump_logs()
     door.on_rollout_end()

@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.engine.acting import JudgingActor, unscaled
+from bridge.engine.acting import EvaluatingActor, unscaled
 from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
@@ -55,7 +55,7 @@ class HostRollout:
     ) -> None:
         self._algorithm, self._plan, self._env, self._door, self._buffer = algorithm, plan, env, door, buffer
         self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
-        self._calls_hook = "_update_info_buffer" in plan.others
+        self._calls_hook = "_update_info_buffer" in plan.user_code
         self._shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": door.callback}
         self._shown |= {"rollout_buffer": buffer, "n_rollout_steps": self._n_steps}
         if algorithm.MASKS:
@@ -84,13 +84,15 @@ class HostRollout:
             algorithm.policy.reset_noise(num_envs)
         if not has_begun:
             self._door.on_rollout_start()
-        self._watched = self._door.sees_steps
+        self._needs_steps = self._door.needs_steps
         # Whether user code may run in each step, and change the policy.
-        self._syncs = self._watched or plan.environments is not None or not BETWEEN_ROLLOUTS.issuperset(plan.others)
+        self._syncs = (
+            self._needs_steps or plan.environments is not None or not BETWEEN_ROLLOUTS.issuperset(plan.user_code)
+        )
         self._memory: Any = read_memory(algorithm)
-        self._actor: JudgingActor | None = None
+        self._actor: EvaluatingActor | None = None
         self._noise: Any = None
-        if isinstance(plan.actor, JudgingActor) and (not self._syncs or plan.acts_as_planned(algorithm.policy)):
+        if isinstance(plan.actor, EvaluatingActor) and (not self._syncs or plan.acts_as_planned(algorithm.policy)):
             self._actor = plan.actor
             self._actor.refresh()
             self._noise = self._actor.draw_noise(num_envs, self._n_steps, self._sde_sample_freq)
@@ -114,13 +116,13 @@ class HostRollout:
             *rest, self._memory = rest
         values, log_probs = rest or (None, None)
         shown: dict[str, Any] | None = None
-        if self._watched:
+        if self._needs_steps:
             if not isinstance(algorithm.action_space, spaces.Box):
                 actions = np.array(actions, clipped_actions.dtype)
             actions, values, log_probs = np.array(actions), np.array(values), np.array(log_probs)  # writable copies
-            taken = {"actions": actions, "values": values, "log_probs": log_probs, "clipped_actions": clipped_actions}
-            came = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos, "n_steps": step}
-            shown = self._locals(observation, taken, came)
+            chosen = {"actions": actions, "values": values, "log_probs": log_probs, "clipped_actions": clipped_actions}
+            returned = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos, "n_steps": step}
+            shown = self._locals(observation, chosen, returned)
         if not self._door.on_step(shown):
             return False
         self._end_episodes(step, np.asarray(dones).nonzero()[0].tolist(), infos, dones)
@@ -131,7 +133,7 @@ class HostRollout:
         if values is not None:
             self._buffer.values[step], self._buffer.log_probs[step] = values, log_probs
         if self._syncs:
-            self._look_again()
+            self._refresh_actor()
         return True
 
     def _seen(self, observation: Arrays) -> Observation:
@@ -148,8 +150,8 @@ class HostRollout:
     def _act(self, seen: Observation, step: int) -> Any:
         """Return actions, and the actions that environments take, followed by what else is computed in this step.
 
-        These are values and log-probabilities, unless they are computed for all steps at once, and the next state of a
-        recurrent policy.
+        That is: values and log-probabilities, unless they are computed later for all steps at once; and the next state
+        of a recurrent policy.
         """
         if self._actor is not None:
             act = self._actor.act_and_evaluate if self._syncs else self._actor.act
@@ -158,18 +160,18 @@ class HostRollout:
             self._algorithm.policy.reset_noise(self._env.num_envs)
         return _act_in_torch(self._algorithm, seen)
 
-    def _locals(self, observation: Any, taken: dict[str, Any], came: dict[str, Any]) -> dict[str, Any]:
+    def _locals(self, observation: Any, chosen: dict[str, Any], returned: dict[str, Any]) -> dict[str, Any]:
         """Return SB3's locals when it calls the callback."""
         algorithm, shown = self._algorithm, self._shown
-        shown.update(came, actions=taken["actions"])
+        shown.update(returned, actions=chosen["actions"])
         if not algorithm.MASKS:
-            shown["clipped_actions"] = taken["clipped_actions"]
+            shown["clipped_actions"] = chosen["clipped_actions"]
         if self._memory is not None:
             starts = torch.tensor(algorithm._last_episode_starts, dtype=torch.float32, device=algorithm.device)
             shown.update(lstm_states=to_states(algorithm, self._memory), episode_starts=starts)
         shown["obs_tensor"] = obs_as_tensor(observation, algorithm.device)
-        shown["values"] = torch.as_tensor(taken["values"][:, None], device=algorithm.device)
-        shown["log_probs"] = torch.as_tensor(taken["log_probs"], device=algorithm.device)
+        shown["values"] = torch.as_tensor(chosen["values"][:, None], device=algorithm.device)
+        shown["log_probs"] = torch.as_tensor(chosen["log_probs"], device=algorithm.device)
         return shown
 
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
@@ -198,7 +200,7 @@ class HostRollout:
         buffer.episode_starts[step] = self._algorithm._last_episode_starts
         buffer.pos = step + 1
 
-    def _look_again(self) -> None:
+    def _refresh_actor(self) -> None:
         """Update what depends on the policy after user code, which may have changed it.
 
         Everything that was acted and evaluated so far belongs to the policy from before.
@@ -227,14 +229,14 @@ class HostRollout:
         else:
             buffer.compute_returns_and_advantage(last_values=last_values(), dones=dones)
         end: dict[str, Any] | None = None
-        if self._watched and algorithm.SHOWS_ROLLOUT_END:
+        if self._needs_steps and algorithm.SHOWS_ROLLOUT_END:
             end = {**self._shown, "n_steps": self._n_steps, "values": last_values()}
         self._door.on_rollout_end(end)
 
     def _add_last_values(self) -> None:
-        """Add the discounted values of the last observations of truncated episodes to the rewards, and forget these.
+        """Add the discounted values of the last observations of truncated episodes to the rewards, each value once.
 
-        PyTorch computes them: there are few, and a function would be compiled for each number of them.
+        PyTorch computes the values: there are few, and a function would be compiled for each number of them.
         """
         algorithm, truncated = self._algorithm, self._truncated
         for first in range(0, len(truncated), MOST_ROWS):

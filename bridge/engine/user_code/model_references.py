@@ -172,7 +172,7 @@ class _Walk:
             is_ours = not is_trusted(module_of(each))
             for name, value in vars(each).items():
                 # User code may have put a model, or a method, into a library's class.
-                if is_ours or isinstance(value, MODELS) or id(value) in self._models or is_function_of_others(value):
+                if is_ours or isinstance(value, MODELS) or id(value) in self._models or is_user_function(value):
                     self._add(value, f"{cls.__name__}.{name}")
 
     def _visit_function(self, function: types.FunctionType) -> str | None:
@@ -269,7 +269,7 @@ def module_of(thing: object) -> str:
     return module if isinstance(module, str) else "builtins"
 
 
-def is_function_of_others(value: object) -> bool:
+def is_user_function(value: object) -> bool:
     """Return whether a value in a library's class is a function that does not come from a library."""
     return isinstance(value, types.FunctionType) and not is_trusted(module_of(value))
 

@@ -30,7 +30,7 @@ from bridge.originals import has_own_methods, is_shadowed, remember, remember_pa
 from bridge.replay.store.replay_buffer import is_known
 from bridge.sb3 import SB3S_BUFFERS
 from bridge.translate.user_modules.known_objects import is_outside
-from bridge.wrappers.chain import is_compiled
+from bridge.wrappers.wrapped_env import is_compiled
 
 Class = TypeVar("Class", bound=type)
 
@@ -84,7 +84,7 @@ def is_ours(cls: type) -> bool:
     return cls in _ALGORITHMS and not set(replaced(cls)) - BESIDE_TRAINING
 
 
-def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
+def names_of_user_code(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
     """Return the names of all user code that a training calls (neither bridge's nor SB3's): methods, logger,
     schedules...
 

@@ -73,11 +73,11 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             given = env.step({self.agents[at]: each_action[first + at] for at in acting})
             seen = [self._nothing] * len(self.agents)
             for at in acting:
-                agent, lane = self.agents[at], first + at
-                observation, rewards[lane], terminated[lane], truncated[lane] = (part[agent] for part in given[:4])
-                is_out[at] = terminated[lane] or truncated[lane]
+                agent, index = self.agents[at], first + at
+                observation, rewards[index], terminated[index], truncated[index] = (part[agent] for part in given[:4])
+                is_out[at] = terminated[index] or truncated[index]
                 if is_out[at]:
-                    finals[lane] = observation
+                    finals[index] = observation
                 else:
                     seen[at] = observation
             if is_out.all() or not env.agents:

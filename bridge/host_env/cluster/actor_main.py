@@ -32,7 +32,7 @@ class ActorMain:
 
     def close(self) -> None:
         """Close the environments."""
-        for env in self._worker.lanes.envs:
+        for env in self._worker.serial_envs.envs:
             env.close()
 
     def _written(self, kind: int, slot: int) -> dict[Any, np.ndarray]:

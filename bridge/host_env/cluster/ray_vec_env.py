@@ -76,5 +76,5 @@ class RayVecEnv(WorkerVecEnv):
         self._actor_options = {**options, "num_cpus": num_cpus}
         super().__init__(env_fns, size, PRIVATE, step_timeout, on_worker_death)
 
-    def _new_worker(self, lanes: range, env_fns: bytes) -> WorkerActor:
-        return WorkerActor(lanes, env_fns, self._actor_options)
+    def _new_worker(self, env_indices: range, env_fns: bytes) -> WorkerActor:
+        return WorkerActor(env_indices, env_fns, self._actor_options)

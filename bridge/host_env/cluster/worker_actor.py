@@ -33,12 +33,12 @@ class WorkerActor(WorkerHandle):
     is stepped further, would yield a transition that never happened.
     """
 
-    def __init__(self, lanes: range, env_fns: bytes, options: Mapping[str, Any]) -> None:
+    def __init__(self, env_indices: range, env_fns: bytes, options: Mapping[str, Any]) -> None:
         """Start an actor with options of Ray's `ActorClass.options`, and make its environments."""
         self._ray = import_ray()
         self._options = {**options, "max_restarts": 0, "max_task_retries": 0}
         self._actor: Any = None
-        super().__init__(lanes, env_fns)
+        super().__init__(env_indices, env_fns)
 
     def start(self, again: bool = True) -> None:
         if again:
@@ -47,7 +47,7 @@ class WorkerActor(WorkerHandle):
         with _sent_as_they_are(self._ray):
             self._actor = self._ray.remote(actor_main.ActorMain).options(**self._options).remote()
         # The path is empty because Ray has already sent this process's module path to its actors.
-        self.send(START, payload=pickle.dumps(([], self.lanes[0], self._env_fns, again)))
+        self.send(START, payload=pickle.dumps(([], self.env_indices[0], self._env_fns, again)))
 
     def share(self, memory: StepMemory) -> None:
         super().share(memory)
@@ -57,7 +57,7 @@ class WorkerActor(WorkerHandle):
         own = None
         if kind == STEP:
             assert self._memory is not None
-            own = self._memory.actions[self.lanes.start : self.lanes.stop]
+            own = self._memory.actions[self.env_indices.start : self.env_indices.stop]
         # If the answer to the previous command was not fetched, it is not needed any more.
         self._answer = self._actor.do.remote(kind, slot, payload, own)
 
@@ -71,7 +71,7 @@ class WorkerActor(WorkerHandle):
             self.end()
             raise self._died(f"did not {deadline.what}") from None
         except errors.RayTaskError as error:  # raised by this package's code, not by an environment
-            raise WorkerError(f"The actor of {self.lanes_in_words} failed:\n\n{error}", self.lanes) from None
+            raise WorkerError(f"The actor of {self.envs_in_words} failed:\n\n{error}", self.env_indices) from None
         except errors.RayError as error:
             # Also for an actor that is temporarily unreachable, and for answers that were lost with a node.
             self.end()
@@ -80,7 +80,7 @@ class WorkerActor(WorkerHandle):
         if rows:
             assert self._memory is not None
             for name, array in rows.items():
-                self._memory.arrays[name][self.lanes.start : self.lanes.stop] = array
+                self._memory.arrays[name][self.env_indices.start : self.env_indices.stop] = array
         return self._answered(kind, payload)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class WorkerActor(WorkerHandle):
         self._ray.kill(self._actor)
 
     def _died(self, how: str) -> WorkerDied:
-        return WorkerDied(f"The actor of {self.lanes_in_words} {how}.", self.lanes, None)
+        return WorkerDied(f"The actor of {self.envs_in_words} {how}.", self.env_indices, None)
 
 
 @contextlib.contextmanager

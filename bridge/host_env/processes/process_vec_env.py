@@ -75,8 +75,8 @@ class ProcessVecEnv(WorkerVecEnv):
         size = positive_int("envs_per_process", envs_per_process)
         super().__init__(env_fns, size, self._file.fileno(), step_timeout, on_worker_death)
 
-    def _new_worker(self, lanes: range, env_fns: bytes) -> WorkerProcess:
-        return WorkerProcess(lanes, env_fns, self._file.fileno(), self._step_timeout)
+    def _new_worker(self, env_indices: range, env_fns: bytes) -> WorkerProcess:
+        return WorkerProcess(env_indices, env_fns, self._file.fileno(), self._step_timeout)
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:

@@ -70,20 +70,20 @@ class StepMemory:
         arrays = self.observations[place]
         return dict_to_obs(self._observation_space, {key: array[at].copy() for key, array in arrays.items()})
 
-    def truncate(self, lanes: range, slot: int) -> None:
+    def truncate(self, env_indices: range, slot: int) -> None:
         """Truncate the episodes of some environments at the observations in `slot`: their step did not take place."""
-        own = slice(lanes.start, lanes.stop)
+        own = slice(env_indices.start, env_indices.stop)
         self.rewards[own], self.terminated[own], self.truncated[own] = 0, False, True
         for key, array in self.observations["terminal"].items():
             array[own] = self.observations[slot][key][own]
 
-    def truncate_ended_step(self, lanes: range, slot: int) -> None:
+    def truncate_ended_step(self, env_indices: range, slot: int) -> None:
         """Truncate the episodes of some environments that continue after a step, whose observations are in `slot`."""
-        for lane in lanes:
-            if not self.terminated[lane] and not self.truncated[lane]:
-                self.truncated[lane] = True
+        for index in env_indices:
+            if not self.terminated[index] and not self.truncated[index]:
+                self.truncated[index] = True
                 for key, array in self.observations["terminal"].items():
-                    array[lane] = self.observations[slot][key][lane]
+                    array[index] = self.observations[slot][key][index]
 
 
 def anonymous_file() -> IO[bytes]:

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -30,14 +31,20 @@ class WorkerError(RuntimeError):
     """An environment in another process raised an error; the message contains its traceback.
 
     Attributes:
-      lanes: the indices of the worker's environments, or of the one that raised.
+      env_indices: the indices of the worker's environments, or of the one that raised.
       attribute_error: the message of the environment's error, if it was an AttributeError.
     """
 
-    def __init__(self, message: str, lanes: Sequence[int], attribute_error: str | None = None) -> None:
+    def __init__(self, message: str, env_indices: Sequence[int], attribute_error: str | None = None) -> None:
         super().__init__(message)
-        self.lanes = list(lanes)
+        self.env_indices = list(env_indices)
         self.attribute_error = attribute_error
+
+    @property
+    def lanes(self) -> list[int]:
+        """Deprecated: the name of `env_indices` in 0.2.0."""
+        warnings.warn(f"{type(self).__name__}.lanes is deprecated: use env_indices.", DeprecationWarning, stacklevel=2)
+        return self.env_indices
 
 
 class WorkerDied(WorkerError):
@@ -48,8 +55,8 @@ class WorkerDied(WorkerError):
         which may have gone with its node.
     """
 
-    def __init__(self, message: str, lanes: Sequence[int], exit_code: int | None) -> None:
-        super().__init__(message, lanes)
+    def __init__(self, message: str, env_indices: Sequence[int], exit_code: int | None) -> None:
+        super().__init__(message, env_indices)
         self.exit_code = exit_code
 
 
@@ -68,13 +75,13 @@ class WorkerHandle(ABC):
     """The parent's side of a worker, which has some of the environments. Commands are answered in order.
 
     Attributes:
-      lanes: the indices of its environments.
+      env_indices: the indices of its environments.
       new_infos: if the worker was restarted since the last step, the infos of its environments' resets.
     """
 
-    def __init__(self, lanes: range, env_fns: bytes) -> None:
+    def __init__(self, env_indices: range, env_fns: bytes) -> None:
         """Start the worker, and let it make its environments with a pickled list of functions."""
-        self.lanes = lanes
+        self.env_indices = env_indices
         self.new_infos: list[dict[str, Any]] | None = None
         self._parent = os.getpid()
         self._env_fns = env_fns
@@ -86,8 +93,8 @@ class WorkerHandle(ABC):
         return self._parent == os.getpid()
 
     @property
-    def lanes_in_words(self) -> str:
-        first, last = self.lanes[0], self.lanes[-1]
+    def envs_in_words(self) -> str:
+        first, last = self.env_indices[0], self.env_indices[-1]
         return f"environment {first}" if first == last else f"environments {first} to {last}"
 
     @abstractmethod
@@ -123,9 +130,9 @@ class WorkerHandle(ABC):
         """Return the payload of an ANSWER, or raise the WorkerError of an environment."""
         if kind == ANSWER:
             return payload
-        lane, attribute_error, text = pickle.loads(payload)
-        message = f"Environment {lane} raised an error in its process:\n\n{text}"
-        raise WorkerError(message, [lane], attribute_error)
+        index, attribute_error, text = pickle.loads(payload)
+        message = f"Environment {index} raised an error in its process:\n\n{text}"
+        raise WorkerError(message, [index], attribute_error)
 
 
 class WorkerProcess(WorkerHandle):
@@ -135,10 +142,10 @@ class WorkerProcess(WorkerHandle):
       process: the process.
     """
 
-    def __init__(self, lanes: range, env_fns: bytes, memory: int, step_timeout: float | None) -> None:
+    def __init__(self, env_indices: range, env_fns: bytes, memory: int, step_timeout: float | None) -> None:
         """Start the process; `memory` is the descriptor of the file whose memory is shared."""
         self._memory, self._step_timeout = memory, step_timeout
-        super().__init__(lanes, env_fns)
+        super().__init__(env_indices, env_fns)
 
     def start(self, again: bool = True) -> None:
         ours, theirs = socket.socketpair()
@@ -154,7 +161,7 @@ class WorkerProcess(WorkerHandle):
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6)))
         self._channel = Channel(ours)
         self._sequence = 0
-        self.send(START, payload=pickle.dumps((sys.path, self.lanes[0], self._env_fns, again)))
+        self.send(START, payload=pickle.dumps((sys.path, self.env_indices[0], self._env_fns, again)))
 
     def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
         self._sequence = (self._sequence + 1) % 256
@@ -195,7 +202,7 @@ class WorkerProcess(WorkerHandle):
         code = self.end(time.monotonic() + SECONDS_TO_END)
         if not how:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "ended"
-        return WorkerDied(f"The process of {self.lanes_in_words} {how} (exit code {code}).", self.lanes, code)
+        return WorkerDied(f"The process of {self.envs_in_words} {how} (exit code {code}).", self.env_indices, code)
 
 
 def shut_down(workers: list[WorkerHandle], seconds: float) -> None:

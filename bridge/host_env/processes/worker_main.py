@@ -43,7 +43,7 @@ IMMUTABLE = {type(None), bool, int, float, str, bytes, np.bool_, np.float32, np.
 Observations = Mapping[Any, np.ndarray]
 
 
-class Told(NamedTuple):
+class StepReport(NamedTuple):
     """The infos and last observations of a step, by environment.
 
     Attributes:
@@ -57,7 +57,7 @@ class Told(NamedTuple):
     begun: dict[int, dict[str, Any]]
 
 
-class Lanes:
+class SerialEnvs:
     """Gymnasium environments that are stepped one after another, into arrays of the caller.
 
     Attributes:
@@ -79,14 +79,14 @@ class Lanes:
     ) -> list[dict[str, Any]]:
         """Begin an episode in every environment, and return the infos."""
         plain, infos = observations.get(None), []
-        lane = 0
+        index = 0
         try:
-            for lane, (env, seed, option) in enumerate(zip(self.envs, seeds, options)):
+            for index, (env, seed, option) in enumerate(zip(self.envs, seeds, options)):
                 observation, info = env.reset(seed=seed, options=option) if option else env.reset(seed=seed)
                 infos.append(info)
-                _write(observations, plain, lane, observation)
+                _write(observations, plain, index, observation)
         except Exception:
-            self.failed = lane
+            self.failed = index
             raise
         return infos
 
@@ -97,40 +97,40 @@ class Lanes:
         rewards: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
-    ) -> Told:
+    ) -> StepReport:
         """Step every environment, and begin the next episode where one ended; write results into the arrays."""
         plain = observations.get(None)
-        told = Told({}, {}, {})
+        report = StepReport({}, {}, {})
         terminated.fill(False)
         truncated.fill(False)
-        lane = 0
+        index = 0
         try:
-            for lane, (env, action) in enumerate(zip(self.envs, actions)):
-                observation, rewards[lane], is_terminated, is_truncated, info = env.step(action)
+            for index, (env, action) in enumerate(zip(self.envs, actions)):
+                observation, rewards[index], is_terminated, is_truncated, info = env.step(action)
                 if info:
-                    told.infos[lane] = _own(info)
+                    report.infos[index] = _own(info)
                 if is_terminated or is_truncated:
-                    terminated[lane], truncated[lane] = is_terminated, is_truncated
+                    terminated[index], truncated[index] = is_terminated, is_truncated
                     # Copied before the reset, which may overwrite the same memory.
                     is_array = type(observation) is np.ndarray
-                    told.terminal[lane] = observation.copy() if is_array else copy.deepcopy(observation)
+                    report.terminal[index] = observation.copy() if is_array else copy.deepcopy(observation)
                     observation, info = env.reset()
                     if info:
-                        told.begun[lane] = info
-                _write(observations, plain, lane, observation)
+                        report.begun[index] = info
+                _write(observations, plain, index, observation)
         except Exception:
-            self.failed = lane
+            self.failed = index
             raise
-        return told
+        return report
 
 
-def _write(observations: Observations, plain: np.ndarray | None, lane: int, observation: Any) -> None:
-    """Write an observation into row `lane` of the arrays, of which `plain` is the only one, if there is only one."""
+def _write(observations: Observations, plain: np.ndarray | None, index: int, observation: Any) -> None:
+    """Write an observation into row `index` of the arrays, of which `plain` is the only one, if there is only one."""
     if plain is not None:
-        plain[lane] = observation
+        plain[index] = observation
     else:
         for key, array in observations.items():
-            array[lane] = observation[key]
+            array[index] = observation[key]
 
 
 def _own(info: dict[str, Any]) -> dict[str, Any]:
@@ -258,14 +258,14 @@ class Worker:
     """Some environments of a WorkerVecEnv, and the commands that their parent sends.
 
     Attributes:
-      lanes: the environments; none before the first command.
+      serial_envs: the environments; none before the first command.
       first: the index of the first of them among all environments.
       arrays: their rows of the StepMemory, by its names.
     """
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self.lanes = Lanes([])
+        self.serial_envs = SerialEnvs([])
         self.first = 0
         self.arrays: dict[Any, np.ndarray] = {}
 
@@ -280,26 +280,26 @@ class Worker:
         """Return the pickled description of an error of the environment that failed."""
         text = "".join(traceback.format_exception(error))
         attribute_error = str(error) if isinstance(error, AttributeError) else None
-        return pickle.dumps((self.first + self.lanes.failed, attribute_error, text))
+        return pickle.dumps((self.first + self.serial_envs.failed, attribute_error, text))
 
     def do(self, kind: int, slot: int, payload: bytes) -> bytes:
         """Carry out a command, and return the answer."""
         if kind == STEP:
-            told = self.lanes.step(list(self._actions.copy()), self._observations[slot], *self._outcome)
-            for lane, observation in told.terminal.items():
+            report = self.serial_envs.step(list(self._actions.copy()), self._observations[slot], *self._outcome)
+            for index, observation in report.terminal.items():
                 for key, array in self._terminal.items():
-                    array[lane] = observation if key is None else observation[key]
-            return dumps((told.infos, told.begun)) if told.infos or told.begun else b""
+                    array[index] = observation if key is None else observation[key]
+            return dumps((report.infos, report.begun)) if report.infos or report.begun else b""
         if kind == CALL:
-            name, lanes, arguments = pickle.loads(payload)
+            name, env_indices, arguments = pickle.loads(payload)
             results = []
-            for lane in lanes:
-                self.lanes.failed = lane - self.first
-                results.append(CALLS[name](self.lanes.envs[lane - self.first], *arguments))
+            for index in env_indices:
+                self.serial_envs.failed = index - self.first
+                results.append(CALLS[name](self.serial_envs.envs[index - self.first], *arguments))
             return dumps(results)
         if kind == RESET:
             seeds, options = pickle.loads(payload)
-            return dumps(self.lanes.reset(seeds, options, self._observations[slot]))
+            return dumps(self.serial_envs.reset(seeds, options, self._observations[slot]))
         if kind == SHARE:
             return self._share(*pickle.loads(payload))
         return self._start(*pickle.loads(payload))
@@ -311,18 +311,18 @@ class Worker:
         """
         sys.path[:] = path or sys.path  # before the factories are unpickled
         self.first, envs = first, []
-        for lane, make in enumerate(pickle.loads(pickled)):
-            self.lanes.failed = lane
+        for index, make in enumerate(pickle.loads(pickled)):
+            self.serial_envs.failed = index
             env = (getattr(make, "again", make) if again else make)()
             if not isinstance(env, gymnasium.Env):
                 raise TypeError(f"env_fns must return Gymnasium environments, got {env!r}.")
             envs.append(env)
-        self.lanes = Lanes(envs)
+        self.serial_envs = SerialEnvs(envs)
         env = envs[0]
-        return dumps((env.observation_space, env.action_space, env.metadata, self.lanes.monitored))
+        return dumps((env.observation_space, env.action_space, env.metadata, self.serial_envs.monitored))
 
     def _share(self, fields: dict[Any, tuple[str, tuple[int, ...]]], keys: list[Any]) -> bytes:
-        own = slice(self.first, self.first + len(self.lanes.envs))
+        own = slice(self.first, self.first + len(self.serial_envs.envs))
         self.arrays = arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
         self._actions = arrays["actions"]
         self._outcome = arrays["rewards"], arrays["terminated"], arrays["truncated"]
@@ -364,7 +364,7 @@ def main(end: int, memory: int) -> None:
     try:
         serve(worker, Channel(socket.socket(fileno=end)))
     finally:
-        for env in worker.lanes.envs:
+        for env in worker.serial_envs.envs:
             env.close()
 
 

@@ -21,8 +21,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from bridge.host_env.episodes import Episodes, infos_of_step
 from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_handle import Deadline, WorkerDied, WorkerError, WorkerHandle, shut_down
-from bridge.host_env.processes.worker_main import CALL, RESET, STEP, Told, dumps
-from bridge.vec_env.argument_checks import lanes_of
+from bridge.host_env.processes.worker_main import CALL, RESET, STEP, StepReport, dumps
+from bridge.vec_env.argument_checks import env_indices_of
 from jaxenvs.arguments import number, one_of, positive_int
 
 # Seconds that workers have to close their environments before they are killed: in `close`, and after a fault.
@@ -88,10 +88,10 @@ class WorkerVecEnv(VecEnv):
         self._finalizer = weakref.finalize(self, shut_down, self._workers, SECONDS_AFTER_A_FAULT)
         try:
             for first in range(0, num_envs, envs_per_worker):
-                lanes = range(first, min(first + envs_per_worker, num_envs))
-                pickled = cloudpickle.dumps([env_fns[lane] for lane in lanes])
-                self._workers.append(self._new_worker(lanes, pickled))
-            self._worker_of = {lane: worker for worker in self._workers for lane in worker.lanes}
+                env_indices = range(first, min(first + envs_per_worker, num_envs))
+                pickled = cloudpickle.dumps([env_fns[index] for index in env_indices])
+                self._workers.append(self._new_worker(env_indices, pickled))
+            self._worker_of = {index: worker for worker in self._workers for index in worker.env_indices}
             started = [pickle.loads(worker.receive()) for worker in self._workers]
             observation_space, action_space, metadata, _ = started[0]
             self._memory = StepMemory(memory, num_envs, observation_space, action_space)
@@ -102,7 +102,7 @@ class WorkerVecEnv(VecEnv):
             # The slot of the last observations; the next ones are written into the other. Then the step under way: its
             # infos, the workers that have not finished it, and their deadline.
             self._slot = 0
-            self._told: Told | None = None
+            self._report: StepReport | None = None
             self._pending: list[WorkerHandle] = []
             self._step_deadline: Deadline | None = None
             super().__init__(num_envs, observation_space, action_space)
@@ -113,7 +113,7 @@ class WorkerVecEnv(VecEnv):
         self._episodes = Episodes(num_envs, all(monitored for *_, monitored in started))
 
     @abstractmethod
-    def _new_worker(self, lanes: range, env_fns: bytes) -> WorkerHandle:
+    def _new_worker(self, env_indices: range, env_fns: bytes) -> WorkerHandle:
         """Start a worker for these environments, which a pickled list of functions makes. Does not wait."""
 
     # --- Stepping -----------------------------------------------------------------------------------------------
@@ -126,11 +126,11 @@ class WorkerVecEnv(VecEnv):
           WorkerDied: a worker died and was not restarted.
         """
         workers = self._open()
-        begin = [
-            pickle.dumps(([self._seeds[lane] for lane in worker.lanes], [self._options[lane] for lane in worker.lanes]))
-            for worker in workers
-        ]
-        self._told, self._pending = None, []
+        begin = []
+        for worker in workers:
+            seeds = [self._seeds[index] for index in worker.env_indices]
+            begin.append(pickle.dumps((seeds, [self._options[index] for index in worker.env_indices])))
+        self._report, self._pending = None, []
         for worker, message in zip(workers, begin):
             worker.send(RESET, self._slot, message)
         self.reset_infos = []
@@ -154,7 +154,7 @@ class WorkerVecEnv(VecEnv):
         self._require_state()
         self._memory.write_actions(actions)
         self._step_deadline = self._deadline("finish its step within step_timeout =")
-        self._told, self._pending = Told({}, {}, {}), list(self._workers)
+        self._report, self._pending = StepReport({}, {}, {}), list(self._workers)
         for worker in self._workers:
             if worker.new_infos is None:
                 worker.send(STEP, 1 - self._slot)
@@ -167,16 +167,16 @@ class WorkerVecEnv(VecEnv):
           WorkerDied: a worker died and was not restarted.
         """
         self._open()
-        if self._told is None:
+        if self._report is None:
             raise RuntimeError("step_wait was called without step_async.")
         self._collect()
-        told, self._told, self._slot = self._told, None, 1 - self._slot
+        report, self._report, self._slot = self._report, None, 1 - self._slot
         memory = self._memory
         # Copied, because the infos are made when they are read, and the next step may have begun by then.
         terminated, truncated = memory.terminated.copy(), memory.truncated.copy()
-        for lane in (terminated | truncated).nonzero()[0].tolist():
-            told.terminal[lane] = memory.copy_observations("terminal", lane)
-        dones, infos = infos_of_step(self._episodes, memory.rewards, terminated, truncated, told, self.reset_infos)
+        for index in (terminated | truncated).nonzero()[0].tolist():
+            report.terminal[index] = memory.copy_observations("terminal", index)
+        dones, infos = infos_of_step(self._episodes, memory.rewards, terminated, truncated, report, self.reset_infos)
         return memory.copy_observations(self._slot, slice(None)), memory.rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class WorkerVecEnv(VecEnv):
     ) -> list[bool]:
         """Return SB3's result, but always True for Monitor, because the infos of ended episodes have its `episode`."""
         if issubclass(wrapper_class, Monitor):
-            return [True for _ in lanes_of(indices, self.num_envs)]
+            return [True for _ in env_indices_of(indices, self.num_envs)]
         return self._call(indices, "env_is_wrapped", wrapper_class.__module__, wrapper_class.__qualname__)
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -240,18 +240,18 @@ class WorkerVecEnv(VecEnv):
 
     def _collect(self) -> None:
         """Wait for the workers that have not finished the step under way."""
-        while self._told is not None and self._pending:
+        while self._report is not None and self._pending:
             worker = self._pending[0]
             payload = b""
             if worker.new_infos is None:  # else it died before the step
                 payload = self._receive(worker, 1 - self._slot, None, self._step_deadline)
             if worker.new_infos is not None:
-                self._memory.truncate(worker.lanes, self._slot)
-                self._tell_begun(worker, self._told)
+                self._memory.truncate(worker.env_indices, self._slot)
+                self._add_new_infos(worker, self._report)
             elif payload:
                 infos, begun = pickle.loads(payload)
-                self._told.infos.update((worker.lanes[lane], info) for lane, info in infos.items())
-                self._told.begun.update((worker.lanes[lane], info) for lane, info in begun.items())
+                self._report.infos.update((worker.env_indices[row], info) for row, info in infos.items())
+                self._report.begun.update((worker.env_indices[row], info) for row, info in begun.items())
             self._pending.pop(0)
 
     def _receive(
@@ -278,7 +278,7 @@ class WorkerVecEnv(VecEnv):
             raise
 
     def _start_again(self, worker: WorkerHandle, error: WorkerDied, slot: int, begin: bytes | None) -> bytes:
-        nothing = [None for _ in worker.lanes]
+        nothing = [None for _ in worker.env_indices]
         deadline = self._deadline("restart within", SECONDS_TO_BEGIN)
         for _ in range(MOST_STARTS):
             self.restarts += 1
@@ -301,25 +301,25 @@ class WorkerVecEnv(VecEnv):
                 raise
         raise error
 
-    def _tell_begun(self, worker: WorkerHandle, told: Told) -> None:
-        told.begun.update(zip(worker.lanes, worker.new_infos or []))
+    def _add_new_infos(self, worker: WorkerHandle, report: StepReport) -> None:
+        report.begun.update(zip(worker.env_indices, worker.new_infos or []))
         worker.new_infos = None
 
     def _call(self, indices: VecEnvIndices, name: str, *arguments: Any) -> list[Any]:
         """Return a result for each environment."""
         self._open()
         self._collect()  # as a worker answers in order
-        lanes = lanes_of(indices, self.num_envs)
-        asked: dict[WorkerHandle, list[int]] = {}
-        for lane in lanes:
-            asked.setdefault(self._worker_of[lane], []).append(lane)
-        messages = {worker: dumps((name, theirs, arguments)) for worker, theirs in asked.items()}
+        env_indices = env_indices_of(indices, self.num_envs)
+        per_worker: dict[WorkerHandle, list[int]] = {}
+        for index in env_indices:
+            per_worker.setdefault(self._worker_of[index], []).append(index)
+        messages = {worker: dumps((name, theirs, arguments)) for worker, theirs in per_worker.items()}
         for worker, message in messages.items():
             worker.send(CALL, payload=message)
         results = {}
         for worker, message in messages.items():
             results[worker] = iter(pickle.loads(self._result(worker, message)))
-        return [next(results[self._worker_of[lane]]) for lane in lanes]
+        return [next(results[self._worker_of[index]]) for index in env_indices]
 
     def _result(self, worker: WorkerHandle, message: bytes) -> bytes:
         try:
@@ -329,11 +329,11 @@ class WorkerVecEnv(VecEnv):
                 if not self._restart:
                     shut_down(self._workers, SECONDS_AFTER_A_FAULT)
                     raise
-                if self._told is not None:
-                    self._memory.truncate_ended_step(worker.lanes, 1 - self._slot)
+                if self._report is not None:
+                    self._memory.truncate_ended_step(worker.env_indices, 1 - self._slot)
                 self._start_again(worker, error, 1 - self._slot, None)
-                if self._told is not None:
-                    self._tell_begun(worker, self._told)
+                if self._report is not None:
+                    self._add_new_infos(worker, self._report)
                 worker.send(CALL, payload=message)
                 return worker.receive()
         except WorkerError as error:

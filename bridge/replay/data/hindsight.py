@@ -84,8 +84,8 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         self._begin()
 
     def _begin(self) -> None:
-        lanes = (np.zeros(self.n_envs, np.int32) for _ in range(4))
-        self._episodes = Episodes(np.zeros((self.buffer_size, self.n_envs), np.int32), *lanes)
+        per_env = (np.zeros(self.n_envs, np.int32) for _ in range(4))
+        self._episodes = Episodes(np.zeros((self.buffer_size, self.n_envs), np.int32), *per_env)
 
     @property
     def hindsight(self) -> Hindsight:
@@ -100,7 +100,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Store one step of every environment; arguments as in RingReplayBuffer."""
-        row = self.take_ring().position % self.buffer_size
+        row = self.ring_on_host().position % self.buffer_size
         super().add(obs, next_obs, action, reward, done, infos)
         if self.copy_info_dict:
             self.infos[row] = infos
@@ -112,7 +112,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         """Store a whole rollout, as ReplayBuffer does. It has no infos, so `copy_info_dict` must be False."""
         if self.copy_info_dict:
             raise ValueError("add_rollout cannot store infos, so it needs copy_info_dict=False, got True.")
-        row = self.take_ring().position % self.buffer_size
+        row = self.ring_on_host().position % self.buffer_size
         super().add_rollout(observations, actions, rewards, terminated, truncated, final_observations)
         done = columns.to_host(terminated).astype(bool) | columns.to_host(truncated).astype(bool)
         for step, ended in enumerate(done.reshape(-1, self.n_envs)):
@@ -130,22 +130,22 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         if done.any():
             self._end(done.nonzero()[0], row + 1)
 
-    def _end(self, lanes: np.ndarray, row: int) -> None:
+    def _end(self, env_indices: np.ndarray, row: int) -> None:
         """End the episodes of some environments before a row."""
         episodes = self._episodes
-        length = (row - episodes.begin[lanes]) % self.buffer_size
-        whole = lanes[length > 0]
+        length = (row - episodes.begin[env_indices]) % self.buffer_size
+        whole = env_indices[length > 0]
         begin = episodes.begin[whole]
         episodes.extent[begin, whole] = -length[length > 0]
         episodes.first[whole] = np.where(episodes.count[whole] == 0, begin, episodes.first[whole])
         episodes.count[whole] += length[length > 0]
-        episodes.begin[lanes] = row % self.buffer_size
+        episodes.begin[env_indices] = row % self.buffer_size
 
     def truncate_last_trajectory(self) -> None:
         """End running episodes with their newest step, as SB3 does, so that they can be sampled."""
-        ring, handles = self.take_ring(), self.handle_timeout_termination
-        lanes = (self._episodes.begin != ring.position % self.buffer_size).nonzero()[0]
-        if not len(lanes):
+        ring, handles = self.ring_on_host(), self.handle_timeout_termination
+        env_indices = (self._episodes.begin != ring.position % self.buffer_size).nonzero()[0]
+        if not len(env_indices):
             return
         warnings.warn(
             "The last trajectory in the replay buffer will be truncated.\n"
@@ -153,8 +153,8 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             "you should use `truncate_last_trajectory=False` to avoid that issue.",
             stacklevel=2,
         )
-        ring.end(lanes, is_terminal=not handles)
-        self._end(lanes, ring.position)
+        ring.end(env_indices, is_terminal=not handles)
+        self._end(env_indices, ring.position)
 
     def reset(self) -> None:
         """Delete all that is stored."""
@@ -165,7 +165,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
 
     def require_whole_episode(self) -> None:
         """Raise RuntimeError, as SB3 does, unless an episode has ended."""
-        episodes = self._episodes if self._lent is None else self._lent.episodes
+        episodes = self._episodes if self._device_store is None else self._device_store.episodes
         assert episodes is not None
         if not np.asarray(episodes.count).any():
             raise RuntimeError(
@@ -183,13 +183,13 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         Raises:
           RuntimeError: no episode has ended yet.
         """
-        ring = self.take_ring()
+        ring = self.ring_on_host()
         self.require_whole_episode()
-        rows, lanes = self._draw(batch_size)
+        rows, env_indices = self._draw(batch_size)
         num = int(self.her_ratio * batch_size)
-        goal = self._goals(ring, rows[:num], lanes[:num]) if num else None
-        rows, lanes = np.roll(rows, -num), np.roll(lanes, -num)
-        slots = rows * self.n_envs + lanes
+        goal = self._goals(ring, rows[:num], env_indices[:num]) if num else None
+        rows, env_indices = np.roll(rows, -num), np.roll(env_indices, -num)
+        slots = rows * self.n_envs + env_indices
         tag = transitions.tags(ring, slots)
         observation = transitions.observations(ring, slots)
         following = transitions.next_observations(ring, slots, tag)
@@ -198,7 +198,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             observation["desired_goal"][-num:] = following["desired_goal"][-num:] = goal
             infos: Any = [{} for _ in range(num)]
             if self.copy_info_dict:
-                infos = copy.deepcopy(self.infos[rows[-num:], lanes[-num:]])
+                infos = copy.deepcopy(self.infos[rows[-num:], env_indices[-num:]])
             assert self.env is not None, "HerReplayBuffer.set_env must be called before it can compute rewards."
             reward[-num:] = self.env.env_method(
                 "compute_reward", following["achieved_goal"][-num:], goal, infos, indices=[0]
@@ -215,20 +215,20 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         first, end = episodes.first, episodes.first + episodes.count
         edges = np.unique(np.concatenate([[0, size], first, end % size]))
         from_first = (edges[:-1, None] - first) % size
-        lanes_in = from_first < episodes.count
-        width = lanes_in.sum(1)
+        is_complete = from_first < episodes.count  # (pieces, n_envs)
+        width = is_complete.sum(1)
         ends = np.cumsum(width * np.diff(edges))
         piece = np.searchsorted(ends, number, side="right")
         number = number - (ends - width * np.diff(edges))[piece]
         rows = edges[piece] + number // width[piece]
-        # The environments of each piece, those that are in it first.
-        lanes = np.argsort(~lanes_in, axis=1, kind="stable")[piece, number % width[piece]]
-        return rows, lanes
+        # For each piece, the environments with complete episodes come first.
+        env_indices = np.argsort(~is_complete, axis=1, kind="stable")[piece, number % width[piece]]
+        return rows, env_indices
 
-    def _goals(self, ring: Ring, rows: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        age = np.maximum(self._episodes.extent[rows, lanes], 0).astype(np.int64)
+    def _goals(self, ring: Ring, rows: np.ndarray, env_indices: np.ndarray) -> np.ndarray:
+        age = np.maximum(self._episodes.extent[rows, env_indices], 0).astype(np.int64)
         begin = (rows - age) % self.buffer_size
-        length = -self._episodes.extent[begin, lanes].astype(np.int64)
+        length = -self._episodes.extent[begin, env_indices].astype(np.int64)
         if self.goal_selection_strategy is GoalSelectionStrategy.FINAL:
             step = length - 1
         elif self.goal_selection_strategy is GoalSelectionStrategy.FUTURE:
@@ -237,19 +237,19 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             step = np.random.randint(0, length)  # noqa: NPY002
         names = ("observation", "last_observation", "end_observation")
         achieved = dataclasses.replace(ring, **{name: getattr(ring, name)["achieved_goal"] for name in names})
-        slots = (begin + step) % self.buffer_size * self.n_envs + lanes
+        slots = (begin + step) % self.buffer_size * self.n_envs + env_indices
         goals: np.ndarray = transitions.next_observations(achieved, slots, transitions.tags(ring, slots))
         return goals
 
-    # --- Lending to programs --------------------------------------------------------------------------------------
+    # --- Data on the device ---------------------------------------------------------------------------------------
 
-    def why_not_lent(self) -> str | None:
+    def why_not_on_device(self) -> str | None:
         """Return why the data cannot move to the device for compiled functions; None if it can."""
         if self.copy_info_dict:
             return "copy_info_dict is True"
         if not math.isclose(self.her_ratio, 1 - 1 / (self._num_sampled + 1)):
             return f"her_ratio is {self.her_ratio:.3g}, which no n_sampled_goal gives"
-        return super().why_not_lent()
+        return super().why_not_on_device()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the environments, which `set_env` sets after loading, as in SB3."""
@@ -257,30 +257,30 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         state.pop("env")
         return state
 
-    def take_ring(self) -> Ring:
+    def ring_on_host(self) -> Ring:
         """Return what is stored, in memory, with the index of episodes; see RingReplayBuffer."""
-        if self._lent is not None:
-            lent = self._lent.episodes
-            assert lent is not None
+        if self._device_store is not None:
+            store = self._device_store.episodes
+            assert store is not None
             self._begin()
             mine = self._episodes
-            mine.extent[: lent.capacity] = lent.extent
+            mine.extent[: store.capacity] = store.extent
             for name in ("begin", "first", "count"):
-                getattr(mine, name)[:] = getattr(lent, name)
-        return super().take_ring()
+                getattr(mine, name)[:] = getattr(store, name)
+        return super().ring_on_host()
 
-    def lend(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
+    def to_device(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
         """Return what is stored as compiled functions take it, on one device; see RingReplayBuffer.
 
         It cannot be divided among devices, because the index of episodes covers all environments.
         """
         assert mesh is None
-        replay = super().lend(observation, num_steps)
+        replay = super().to_device(observation, num_steps)
         if replay.episodes is None:
             mine = self._episodes
             oldest = -mine.extent[mine.first, np.arange(self.n_envs)]  # the ring on the host does not keep it
             arrays = mine.extent[: replay.capacity], mine.begin, mine.first, mine.count, oldest
-            self._lent = replay = dataclasses.replace(replay, episodes=Episodes(*map(jnp.array, arrays)))
+            self._device_store = replay = dataclasses.replace(replay, episodes=Episodes(*map(jnp.array, arrays)))
         return replay
 
     # --- What SB3's has, too --------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         """Return a buffer with the content of SB3's HerReplayBuffer, row by row."""
         settings = settings_of(buffer, "n_sampled_goal", "goal_selection_strategy")
         made = cls(env=buffer.env, **settings)  # type: ignore[arg-type]
-        ring, rows = made.take_ring(), np.arange(buffer.size())
+        ring, rows = made.ring_on_host(), np.arange(buffer.size())
         if buffer.full:
             ring.position, rows = buffer.pos, (rows + buffer.pos) % buffer.buffer_size
         for index in rows.tolist():
@@ -316,7 +316,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     @property
     def ep_length(self) -> np.ndarray:  # type: ignore[override]
         """Length of each slot's episode, (buffer_size, n_envs); 0 if it is not stored completely. Read-only."""
-        self.take_ring()
+        self.ring_on_host()
         mine, row = self._episodes, np.arange(self.buffer_size)[:, None]
         whole = (row - mine.first) % self.buffer_size < mine.count
         return _read_only(np.where(whole, -np.take_along_axis(mine.extent, self.ep_start, axis=0), 0).astype(np.int64))
@@ -324,14 +324,14 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     @property
     def ep_start(self) -> np.ndarray:  # type: ignore[override]
         """Row in which each slot's episode begins, (buffer_size, n_envs). Read-only."""
-        self.take_ring()
+        self.ring_on_host()
         row = np.arange(self.buffer_size)[:, None]
         return _read_only((row - np.maximum(self._episodes.extent, 0)) % self.buffer_size)
 
     @property
     def _current_ep_start(self) -> np.ndarray:  # type: ignore[override]
         """Row in which each environment's running episode begins, (n_envs,), as user code reads it. Not a copy."""
-        self.take_ring()
+        self.ring_on_host()
         begin: np.ndarray = self._episodes.begin
         return begin
 

@@ -3,10 +3,10 @@
 What a flush has written remains valid until the next flush. Observations, actions and rewards are written into the
 files as they come, over the oldest rows. So before the cursor enters rows that the last flush counts as stored, a
 reservation on disk says how far it may go: reserved rows do not count as stored when the folder is opened again. Tags
-are in memory, and in their file as of the last flush. Final observations overwrite those of rows that were reserved
-before; when they need more room, they move to a new file, and the old one stays until the flush. The tags of the newest
-row, which may still change, are in the state file with the cursor. The state file and the reservation are replaced
-atomically.
+are in memory, and in their file as of the last flush. Final observations overwrite the final observations of rows that
+were reserved before; when they need more space, they move to a new file, and the old one stays until the flush. The
+tags of the newest row, which may still change, are in the state file with the cursor. The state file and the
+reservation are replaced atomically.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class MemoryMapped(InMemory):
         if self._state is None:
             try:
                 with open(file, "wb") as new:
-                    # Reserved now, because a page without room on disk would later end the process by a signal.
+                    # Reserved now, because a page without space on disk would later end the process by a signal.
                     if hasattr(os, "posix_fallocate"):
                         os.posix_fallocate(new.fileno(), 0, size)
                     else:

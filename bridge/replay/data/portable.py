@@ -36,8 +36,8 @@ MARK, FIRST_BYTES = "_bridge_ring", 1024
 RING = ("tag", "last_observation", "end_observation", "end_slot", "position", "size", "num_ended", "not_done",
         "has_old_ages")  # fmt: skip
 EPISODES = ("extent", "begin", "first", "count")
-# The attributes of bridge's classes that SB3's do not have.
-OWN = ("_ring", "_lent", "_counted", "_is_lost", "_episodes", "_storage", "_path", "env")
+# The attributes of bridge's classes that SB3's do not have. `_lent` is `_device_store` in buffers pickled by 0.3.0.
+OWN = ("_ring", "_device_store", "_lent", "_counted", "_is_lost", "_episodes", "_storage", "_path", "env")
 
 
 def save(buffer: Any, path: Any, verbose: int = 0) -> None:
@@ -51,14 +51,14 @@ def is_portable(buffer: Any) -> bool:
         type(buffer) is replay_buffer.NStepReplayBuffer and isinstance(buffer.obs_shape, dict)
     ):
         return False
-    ring = buffer.take_ring()
+    ring = buffer.ring_on_host()
     # In SB3, rows are filled from the first one on, until the last one is written.
     return type(ring.storage) is InMemory and (ring.size == ring.capacity or ring.position == ring.size)
 
 
 def as_sb3s(buffer: RingReplayBuffer) -> Any:
     """Return a buffer of SB3's class, only for pickling: it shares the arrays of bridge's buffer."""
-    ring, theirs = buffer.take_ring(), object.__new__(KINDS[type(buffer)])
+    ring, theirs = buffer.ring_on_host(), object.__new__(KINDS[type(buffer)])
     more = {name: getattr(ring, name) for name in RING}
     more["optimize_memory_usage"] = buffer.optimize_memory_usage
     state: dict[str, Any] = {MARK: more}

@@ -7,7 +7,7 @@ import numpy as np
 from bridge.replay.data import windows
 from bridge.replay.store.ring import Ring
 
-# Children of a node. A draw descends few levels, and reads all children of a node at once, which are adjacent in
+# Children of a node. A draw goes through few levels, and reads all children of a node at once, which are adjacent in
 # memory.
 WIDTH = 32
 
@@ -81,11 +81,11 @@ class Priorities:
 
     def mark_written(self, ring: Ring, rows: int) -> None:
         """Give the slots of the last `rows` rows the greatest priority."""
-        rows, lanes, value = min(rows, ring.capacity), ring.num_envs, self.greatest**self.alpha
+        rows, num_envs, value = min(rows, ring.capacity), ring.num_envs, self.greatest**self.alpha
         start = ring.position - rows
         if start < 0:
-            self.tree.set_range((start + ring.capacity) * lanes, ring.num_slots, value)
-        self.tree.set_range(max(start, 0) * lanes, ring.position * lanes, value)
+            self.tree.set_range((start + ring.capacity) * num_envs, ring.num_slots, value)
+        self.tree.set_range(max(start, 0) * num_envs, ring.position * num_envs, value)
 
     def update(self, ring: Ring, slots: np.ndarray, priorities: np.ndarray) -> None:
         """Set the priorities of slots, ignoring -1, where a slice has no step, and slots that are no longer stored."""

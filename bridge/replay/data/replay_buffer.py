@@ -67,9 +67,9 @@ class ReplayBuffer(OfflineData):
     def _make_ring(self) -> Ring:
         return make_ring(self._storage, self._path, self.buffer_size, self.n_envs, *self._parts())
 
-    def why_not_lent(self) -> str | None:
+    def why_not_on_device(self) -> str | None:
         """Return why the data cannot move to the device for compiled functions; None if it can."""
-        return super().why_not_lent() if self._storage == "ram" else f"its storage is {self._storage!r}"
+        return super().why_not_on_device() if self._storage == "ram" else f"its storage is {self._storage!r}"
 
     # --- Slices ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class ReplayBuffer(OfflineData):
 
     def flush(self) -> None:
         """Write all that is stored to disk, if it is in files, so that it survives whatever happens to the process."""
-        if self._lent is None and self._ring is not None:  # data on the device is never in files
+        if self._device_store is None and self._ring is not None:  # data on the device is never in files
             self._ring.storage.flush(self._ring)
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class ReplayBuffer(OfflineData):
         """
         if self._storage != "memmap":
             return
-        storage = self.take_ring().storage
+        storage = self.ring_on_host().storage
         if isinstance(storage, MemoryMapped):
             self.flush()
             storage.close()
@@ -149,7 +149,7 @@ class ReplayBuffer(OfflineData):
         # Only the folder of the files is pickled, because they may hold more than memory.
         state = super().__getstate__()
         self.flush()
-        storage = self.take_ring().storage
+        storage = self.ring_on_host().storage
         if isinstance(storage, MemoryMapped):
             state["_path"], state["_ring"] = storage.path, None
         return state
@@ -210,12 +210,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._begin()
 
     def _begin(self) -> None:
-        self.priorities = Priorities(self.take_ring(), self.alpha)
+        self.priorities = Priorities(self.ring_on_host(), self.alpha)
 
     def _written(self, rows: int) -> None:
-        self.priorities.mark_written(self.take_ring(), rows)
+        self.priorities.mark_written(self.ring_on_host(), rows)
 
-    def why_not_lent(self) -> str | None:
+    def why_not_on_device(self) -> str | None:
         """Return why the data cannot move to the device for compiled functions."""
         return "it has priorities"
 
@@ -250,7 +250,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
           ValueError: a priority or an index is out of its range. Nothing changed.
         """
         new = columns.to_host(priorities).astype(np.float64)
-        self.priorities.update(self.take_ring(), columns.to_host(indices), new)
+        self.priorities.update(self.ring_on_host(), columns.to_host(indices), new)
 
     def _draw_windows(
         self, ring: Ring, num_slices: int, slice_len: int, by: str, strict_length: bool, replace: bool

@@ -1,4 +1,12 @@
-"""Slices: windows of a ring as tensors, with the steps before them."""
+"""Slices: windows of a ring as tensors, with the steps before them.
+
+A row of the tensors is one slice. Column `burn_in` is the first slot of its window, and columns before it are the
+steps that came before in the same episode, which a recurrent policy reads to rebuild its state:
+
+    burn_in = 2, slice_len = 4        column    0    1    2    3    4    5
+    the episode began one step before           -    s0   s1   s2   s3   s4     mask: False in column 0
+    a window of 3 slots                         s5   s6   s7   s8   s9   -      mask: False in column 5
+"""
 
 from __future__ import annotations
 

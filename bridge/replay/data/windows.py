@@ -91,9 +91,9 @@ def _of_trajectories(ring: Ring, number: int, length: int, strict: bool) -> Wind
 
     def candidates(count: int) -> Windows:
         row = np.random.randint(0, num_rows + ring.num_envs, count)  # noqa: NPY002
-        is_ended, lane = row < num_rows, np.maximum(row - num_rows, 0)
+        is_ended, index = row < num_rows, np.maximum(row - num_rows, 0)
         row = np.where(is_ended, row, 0)
-        last = np.where(is_ended, ring.end_slot[row], newest + lane)
+        last = np.where(is_ended, ring.end_slot[row], newest + index)
         there = np.where(is_ended, ring.alive_ends(row), ~replay_tags.is_end(tags(ring, last)))
         there &= (last // ring.num_envs - ring.oldest) % ring.capacity < ring.size
         last, size = last[there], ages(ring, last[there]) + 1

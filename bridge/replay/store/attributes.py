@@ -30,9 +30,9 @@ class SB3Attributes(buffers.ReplayBuffer):
     `rewards` are arrays that become stale when a compiled function runs: read the attribute again afterwards.
     """
 
-    _lent: Replay | None = None
+    _device_store: Replay | None = None
 
-    def take_ring(self) -> Ring:
+    def ring_on_host(self) -> Ring:
         """Return what is stored, in memory on the host."""
         raise NotImplementedError
 
@@ -43,19 +43,25 @@ class SB3Attributes(buffers.ReplayBuffer):
 
     def size(self) -> int:
         """Return how many rows are stored, which is the number of each environment's transitions."""
-        return self.take_ring().size if self._lent is None else int(np.asarray(self._lent.size).min())
+        return (
+            self.ring_on_host().size if self._device_store is None else int(np.asarray(self._device_store.size).min())
+        )
 
     @property
     def pos(self) -> int:
         """Row that is written next; setting it makes the rows before it (if full, all rows) the stored ones."""
         # With fewer rows than the buffer, a store on the device has not wrapped around.
-        return self.take_ring().position if self._lent is None else int(np.asarray(self._lent.position).min())
+        return (
+            self.ring_on_host().position
+            if self._device_store is None
+            else int(np.asarray(self._device_store.position).min())
+        )
 
     @pos.setter
     def pos(self, row: int) -> None:
         # It may equal the capacity for a moment, in code that adds 1 and then checks it.
         integer("pos", row, 0, self.buffer_size, "a non-negative int")
-        edits.move(self.take_ring(), int(row), self.buffer_size if self.full else int(row))
+        edits.move(self.ring_on_host(), int(row), self.buffer_size if self.full else int(row))
         self._moved()
 
     @property
@@ -66,7 +72,7 @@ class SB3Attributes(buffers.ReplayBuffer):
     @full.setter
     def full(self, is_full: Any) -> None:
         if bool(is_full) != self.full:
-            edits.move(self.take_ring(), self.pos, self.buffer_size if is_full else self.pos % self.buffer_size)
+            edits.move(self.ring_on_host(), self.pos, self.buffer_size if is_full else self.pos % self.buffer_size)
             self._moved()
 
     @_replaceable
@@ -82,12 +88,12 @@ class SB3Attributes(buffers.ReplayBuffer):
     @_replaceable
     def actions(self) -> Any:
         """Actions as stored, (buffer_size, n_envs, action_dim); not a copy."""
-        return self.take_ring().action
+        return self.ring_on_host().action
 
     @_replaceable
     def rewards(self) -> Any:
         """Rewards as stored, (buffer_size, n_envs); not a copy."""
-        return self.take_ring().reward
+        return self.ring_on_host().reward
 
     @_replaceable
     def dones(self) -> Any:
@@ -104,32 +110,32 @@ class SB3Attributes(buffers.ReplayBuffer):
     def _flags(self, read: Callable[..., Any], write: Callable[..., Any]) -> SlotView:
         return SlotView(
             views.outline((self.buffer_size, self.n_envs), np.float32),
-            lambda slots: read(self.take_ring(), slots).astype(np.float32),
-            lambda slots, values: write(self.take_ring(), slots, values),
+            lambda slots: read(self.ring_on_host(), slots).astype(np.float32),
+            lambda slots, values: write(self.ring_on_host(), slots, values),
         )
 
     def _of_parts(self, view: Callable[[str | None], Any]) -> Any:
         """Return the view of each part of Dict observations, or the only view."""
         if isinstance(self.observation_space, spaces.Dict):
-            return Views({name: view(name) for name in self.take_ring().observation})
+            return Views({name: view(name) for name in self.ring_on_host().observation})
         return view(None)
 
     def _column(self, name: str | None) -> ColumnView:
         return ColumnView(
-            lambda: _part(self.take_ring().observation, name),
-            lambda slots: edits.keep_next_observations(self.take_ring(), slots),
+            lambda: _part(self.ring_on_host().observation, name),
+            lambda slots: edits.keep_next_observations(self.ring_on_host(), slots),
         )
 
     def _next(self, name: str | None) -> SlotView:
-        last = _part(self.take_ring().last_observation, name)
+        last = _part(self.ring_on_host().last_observation, name)
         return SlotView(
             views.outline((self.buffer_size, *last.shape), last.dtype),
-            lambda slots: _part(edits.next_observations(self.take_ring(), slots), name),
+            lambda slots: _part(edits.next_observations(self.ring_on_host(), slots), name),
             functools.partial(self._write_next, name),
         )
 
     def _write_next(self, name: str | None, slots: np.ndarray, values: np.ndarray) -> None:
-        edits.write_next_observations(self.take_ring(), slots, name, values)
+        edits.write_next_observations(self.ring_on_host(), slots, name, values)
 
     def _replace(self, name: str, values: Any) -> None:
         mine = getattr(self, name)

@@ -76,9 +76,10 @@ def write_timeouts(ring: Ring, slots: np.ndarray, values: np.ndarray) -> None:
 
 def move(ring: Ring, position: int, size: int) -> None:
     """Make the `size` rows before `position` the stored ones, with their next observations."""
-    lanes, newest = np.arange(ring.num_envs), (position - 1) % ring.capacity
+    env_indices, newest = np.arange(ring.num_envs), (position - 1) % ring.capacity
     if newest != ring.newest:
-        last, slots = next_observations(ring, newest * ring.num_envs + lanes), ring.newest * ring.num_envs + lanes
+        last = next_observations(ring, newest * ring.num_envs + env_indices)
+        slots = ring.newest * ring.num_envs + env_indices
         if ring.size:
             # The newest row's next observation is stored apart; an older row's is in the next row, if it is the same.
             following = transitions.observations(ring, slots + ring.num_envs)
@@ -103,7 +104,7 @@ def _is_stored(ring: Ring, slots: np.ndarray) -> Any:
 def _give_rows(ring: Ring, slots: np.ndarray, following: Any) -> None:
     """Give slots without a row in the side ring one, with their next observations."""
     if len(slots):
-        ring.make_room(len(slots))
+        ring.reserve_ends(len(slots))
         ended = np.zeros(len(slots), bool)
         ring.write_ends(slots, following, ended, ended)
 

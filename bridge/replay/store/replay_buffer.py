@@ -16,7 +16,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bridge.replay.store import columns, lending, transitions
+from bridge.replay.store import columns, device_store, transitions
 from bridge.replay.store.attributes import SB3Attributes
 from bridge.replay.store.columns import map_leaves, shaped
 from bridge.replay.store.ring import InMemory, Ring
@@ -34,15 +34,15 @@ class RingReplayBuffer(SB3Attributes):
     observation is always stored once: `optimize_memory_usage` has no effect, and `handle_timeout_termination` can be
     combined with it, unlike in SB3.
 
-    The data is either on the host or on the device for compiled functions, never in both: see `lend`.
+    The data is either on the host or on the device for compiled functions, never in both: see `to_device`.
     """
 
     # One of these is None: the ring on the host, or the store on the device.
     _ring: Ring | None = None
-    _lent: Replay | None = None
+    _device_store: Replay | None = None
     # Both are None, because a compiled function has taken the arrays and was interrupted before it returned them.
     _is_lost = False
-    # For the store on the device: when this number of episodes had ended, there was room for this many more.
+    # For the store on the device: when this number of episodes had ended, there was space for this many more.
     _counted = (0, 0)
     # Compiled functions may replace the methods of a class with this attribute in its own body, but not of subclasses.
     is_known = True
@@ -116,12 +116,12 @@ class RingReplayBuffer(SB3Attributes):
         reward, done = shaped("reward", reward, (n_envs,)), shaped("done", done, (n_envs,))
         ends = None
         if done.any():
-            lanes = np.flatnonzero(done)
-            timeout = np.zeros(len(lanes), bool)
+            env_indices = np.flatnonzero(done)
+            timeout = np.zeros(len(env_indices), bool)
             if self.handle_timeout_termination:
-                timeout[:] = [bool(infos[lane].get("TimeLimit.truncated")) for lane in lanes.tolist()]
-            ends = (lanes, ~timeout, timeout)
-        self.take_ring().append(obs, action, reward, next_obs, ends)
+                timeout[:] = [bool(infos[index].get("TimeLimit.truncated")) for index in env_indices.tolist()]
+            ends = (env_indices, ~timeout, timeout)
+        self.ring_on_host().append(obs, action, reward, next_obs, ends)
         self._written(1)
 
     def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
@@ -170,7 +170,7 @@ class RingReplayBuffer(SB3Attributes):
         lead = (steps, self.n_envs)
         if not steps:
             return
-        self.take_ring().extend(
+        self.ring_on_host().extend(
             self._as_stored("observations", columns.concrete(observations), lead),
             shaped("actions", columns.concrete(actions), (*lead, self.action_dim)),
             shaped("rewards", columns.concrete(rewards), lead),
@@ -187,7 +187,7 @@ class RingReplayBuffer(SB3Attributes):
         """Delete all that is stored."""
         if self._is_lost:
             self._is_lost, self._ring = False, self._make_ring()
-        self.take_ring().reset()
+        self.ring_on_host().reset()
 
     # --- Drawing --------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class RingReplayBuffer(SB3Attributes):
         return self._get_samples(rows, env)
 
     def _stored_ring(self, method: str) -> Ring:
-        ring = self.take_ring()
+        ring = self.ring_on_host()
         if ring.size == 0:
             raise ValueError(f"{method} needs at least one stored transition, but the replay buffer is empty.")
         return ring
@@ -220,12 +220,12 @@ class RingReplayBuffer(SB3Attributes):
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         slots = batch_inds
         if self.n_envs > 1:
-            lanes = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))  # noqa: NPY002
-            slots = batch_inds * self.n_envs + lanes
+            env_indices = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))  # noqa: NPY002
+            slots = batch_inds * self.n_envs + env_indices
         return self._transitions(slots, env)
 
     def _transitions(self, slots: np.ndarray, env: VecNormalize | None) -> Any:
-        ring, last, discounts = self.take_ring(), slots, {}
+        ring, last, discounts = self.ring_on_host(), slots, {}
         if self.n_steps == 1:
             reward = self._rewards(slots, env).reshape(-1, 1)
         else:
@@ -242,7 +242,7 @@ class RingReplayBuffer(SB3Attributes):
         return self._samples(slots, tag, observation, following_observation, reward, env, **discounts)
 
     def _rewards(self, slots: np.ndarray, env: VecNormalize | None) -> Any:
-        return self._normalize_reward(columns.take(self.take_ring().reward, slots), env)
+        return self._normalize_reward(columns.take(self.ring_on_host().reward, slots), env)
 
     def _samples(
         self, slots: np.ndarray, tag: np.ndarray, observation: Any, following: Any, reward: Any, env: Any, **more: Any
@@ -251,7 +251,7 @@ class RingReplayBuffer(SB3Attributes):
         tensor = self._tensor
         return (DictReplayBufferSamples if isinstance(self.obs_shape, dict) else ReplayBufferSamples)(
             observations=map_leaves(tensor, self._normalize_obs(observation, env)),
-            actions=tensor(columns.take(self.take_ring().action, slots)),
+            actions=tensor(columns.take(self.ring_on_host().action, slots)),
             next_observations=map_leaves(tensor, self._normalize_obs(following, env)),
             dones=tensor(replay_tags.terminated(tag).astype(np.float32).reshape(-1, 1)),
             rewards=tensor(reward),
@@ -274,21 +274,22 @@ class RingReplayBuffer(SB3Attributes):
             raise ValueError(f"{name} must be a dict with the keys {names}, got {came}.")
         return map_leaves(lambda shape, leaf: shaped(name, leaf, (*lead, *shape)), self.obs_shape, observation)
 
-    # --- Lending to programs --------------------------------------------------------------------------------------
+    # --- Data on the device ---------------------------------------------------------------------------------------
 
-    def take_ring(self) -> Ring:
+    def ring_on_host(self) -> Ring:
         """Return what is stored, in memory on the host.
 
         If it is on the device, everything is copied to the host, and the next compiled function copies it to the device
         again.
 
         Raises:
-          RuntimeError: a compiled function was interrupted, and the data is lost: see `return_lent`.
+          RuntimeError: a compiled function was interrupted, and the data is lost: see `keep_on_device`.
         """
-        if self._lent is not None:
-            lent, self._lent = self._lent, None
+        if self._device_store is not None:
+            store, self._device_store = self._device_store, None
             action_dtype = self._parts()[1][1]
-            self._ring = lending.take_back(lent, self.obs_shape, self.observation_space, action_dtype, self.buffer_size)
+            spaces = self.obs_shape, self.observation_space, action_dtype
+            self._ring = device_store.to_host(store, *spaces, self.buffer_size)
         if self._is_lost:
             raise RuntimeError(
                 "The contents of the replay buffer are lost, because an exception (such as one of a signal handler) "
@@ -298,15 +299,15 @@ class RingReplayBuffer(SB3Attributes):
         assert self._ring is not None
         return self._ring
 
-    def why_not_lent(self) -> str | None:
+    def why_not_on_device(self) -> str | None:
         """Return why the data cannot move to the device for compiled functions; None if it can.
 
         It depends on the class; the function of this name also checks the class itself.
         """
         return None if self.handle_timeout_termination else "handle_timeout_termination is False"
 
-    def lend(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
-        """Return what is stored as a store on the device, for a compiled function; `return_lent` takes its result back.
+    def to_device(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
+        """Return what is stored as a store on the device, for a compiled function. Pass its result to `keep_on_device`.
 
         Args:
           observation: the observations from which the environments continue. Where it is not the newest row's next
@@ -315,50 +316,51 @@ class RingReplayBuffer(SB3Attributes):
           mesh: devices, each of which gets a store for its environments, with a leading axis of devices.
         """
         observation = self._as_stored("observation", observation, (self.n_envs,))
-        lent = self._lent
-        if lent is not None:
-            goes_on = all(
+        store = self._device_store
+        if store is not None:
+            continues = all(
                 np.array_equal(np.asarray(last).reshape(now.shape), now)
-                for now, last in columns.pairs(observation, lent.last_observation)
+                for now, last in columns.pairs(observation, store.last_observation)
             )
-            has_rows = lent.capacity == self.buffer_size or lent.capacity > self.size() + num_steps
-            is_there = (len(lent.tag) if lending.is_divided(lent) else None) == (None if mesh is None else mesh.size)
-            if is_there and goes_on and has_rows and self._has_ends(lent):
-                return lent
-        ring = self.take_ring()
+            has_rows = store.capacity == self.buffer_size or store.capacity > self.size() + num_steps
+            parts = len(store.tag) if device_store.is_divided(store) else None
+            if parts == (None if mesh is None else mesh.size) and continues and has_rows and self._has_ends(store):
+                return store
+        ring = self.ring_on_host()
         ring.break_off(observation)
-        lent = lending.lend(ring, self.observation_space, self.action_space, num_steps)
+        store = device_store.to_device(ring, self.observation_space, self.action_space, num_steps)
         self._ring = None
         if mesh is not None:
-            lent = lending.divide(lent, mesh)
-        num_ended = np.asarray(lent.num_ended)
-        self._counted = int(num_ended.sum()), lent.num_ends - int(num_ended.max())
-        self._lent = lent  # also kept here until a compiled function takes it, as an exception may come before
-        return lent
+            store = device_store.divide(store, mesh)
+        num_ended = np.asarray(store.num_ended)
+        self._counted = int(num_ended.sum()), store.num_ends - int(num_ended.max())
+        self._device_store = store  # also kept here until a compiled function takes it, as an exception may come before
+        return store
 
-    def return_lent(self, replay: Replay) -> None:
+    def keep_on_device(self, replay: Replay) -> None:
         """Keep the store that a compiled function returned; nothing is copied until the data is read on the host.
 
         If a compiled function was interrupted after it had taken the arrays, the buffer has lost its data: its methods
         raise a RuntimeError that says so, until `reset`.
         """
         self._is_lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(replay) if isinstance(leaf, jax.Array))
-        self._ring, self._lent = None, None if self._is_lost else replay
+        self._ring, self._device_store = None, None if self._is_lost else replay
 
     def replace_rewards(self, rewards: np.ndarray) -> None:
         """Overwrite the rewards of the newest rows, (rows, n_envs)."""
         offset = np.arange(-len(rewards), 0)
-        if self._lent is None or lending.is_divided(self._lent):
-            ring = self.take_ring()
+        store = self._device_store
+        if store is None or device_store.is_divided(store):
+            ring = self.ring_on_host()
             columns.write(ring.reward, (ring.position + offset) % ring.capacity, rewards)
         else:
-            rows = (int(self._lent.position) + offset) % self._lent.capacity
-            self._lent = dataclasses.replace(self._lent, reward=self._lent.reward.at[rows].set(rewards))
+            rows = (int(store.position) + offset) % store.capacity
+            self._device_store = dataclasses.replace(store, reward=store.reward.at[rows].set(rewards))
 
     def episodes_left(self, replay: Replay) -> int:
         """Return how many episodes may end in a compiled function that stops then, without losing rows.
 
-        After that, the side ring has no room for more ends, and rows would be dropped.
+        After that, the side ring has no space for more ends, and rows would be dropped.
 
         Args:
           replay: the store on the device.
@@ -369,15 +371,15 @@ class RingReplayBuffer(SB3Attributes):
         # All environments may end an episode in the step in which the last of these ends.
         return free - (int(np.asarray(replay.num_ended).sum()) - num_ended) - (self.n_envs - 1)
 
-    def _has_ends(self, lent: Replay) -> bool:
+    def _has_ends(self, store: Replay) -> bool:
         """Return whether enough of the side ring is free to make a call of a compiled function worthwhile."""
-        wanted = max(lent.num_ends // 4 - self.n_envs, 1)
-        if self.episodes_left(lent) < wanted:
-            self._counted = int(np.asarray(lent.num_ended).sum()), int(lending.free_ends(lent))
-        return self.episodes_left(lent) >= wanted
+        wanted = max(store.num_ends // 4 - self.n_envs, 1)
+        if self.episodes_left(store) < wanted:
+            self._counted = int(np.asarray(store.num_ended).sum()), int(device_store.free_ends(store))
+        return self.episodes_left(store) >= wanted
 
     def __getstate__(self) -> dict[str, Any]:
-        self.take_ring()
+        self.ring_on_host()
         return self.__dict__.copy()
 
 
@@ -386,12 +388,12 @@ def is_known(buffer: Any) -> bool:
     return isinstance(buffer, RingReplayBuffer) and "is_known" in vars(type(buffer))
 
 
-def why_not_lent(buffer: Any) -> str | None:
+def why_not_on_device(buffer: Any) -> str | None:
     """Return why a buffer's data cannot move to the device for compiled functions, as a sentence; None if it can."""
     if not is_known(buffer):
         return (
             f"The replay buffer is a {type(buffer).__name__}, and only jaxenvs.sb3.ReplayBuffer and its kind are "
             "compiled."
         )
-    reason = buffer.why_not_lent()
+    reason = buffer.why_not_on_device()
     return None if reason is None else f"The replay buffer stays on the host: {reason}."

@@ -136,8 +136,8 @@ class Ring:
           ends: (environment, terminated, truncated) where episodes end, three arrays; or None.
         """
         self.position %= self.capacity
-        broken = self._broken_lanes(observation)
-        self.make_room(len(broken) + (len(ends[0]) if ends else 0))
+        broken = self._broken_off(observation)
+        self.reserve_ends(len(broken) + (len(ends[0]) if ends else 0))
         self.storage.reserve(self, 1)
         self._break(broken)
         row, capacity, num_envs = self.position, *self.tag.shape
@@ -152,9 +152,9 @@ class Ring:
         if self.not_done is not None:
             self.not_done[row] = False
         if ends:
-            lane, terminated, truncated = ends
-            final = columns.at(next_observation, lane)
-            self.write_ends(row * num_envs + lane, final, terminated, truncated)
+            env_indices, terminated, truncated = ends
+            final = columns.at(next_observation, env_indices)
+            self.write_ends(row * num_envs + env_indices, final, terminated, truncated)
         for last, values in pairs(self.last_observation, next_observation):
             last[...] = values
         self.position = (row + 1) % capacity
@@ -173,11 +173,11 @@ class Ring:
         """
         rows, ended = len(terminated), terminated | truncated
         self.position %= self.capacity
-        broken = self._broken_lanes(columns.at(observation, 0))
-        # Of more rows than there is room for, the last ones are stored.
+        broken = self._broken_off(columns.at(observation, 0))
+        # If there are more rows than the ring has, only the last ones are stored.
         skipped = max(rows - self.capacity, 0)
-        step, lane = np.nonzero(ended[skipped:])
-        self.make_room(len(broken) + len(step))
+        step, env_indices = np.nonzero(ended[skipped:])
+        self.reserve_ends(len(broken) + len(step))
         self.storage.reserve(self, rows - skipped)
         self._break(broken)
         ages = _ages(ended, replay_tags.next_age(self.tag[self.newest]) if self.size else np.int32(0))
@@ -196,8 +196,8 @@ class Ring:
             if self.not_done is not None:
                 self.not_done[here] = False
         if len(step):
-            slots = (begin + step) % self.capacity * self.num_envs + lane
-            where = skipped + step, lane
+            slots = (begin + step) % self.capacity * self.num_envs + env_indices
+            where = skipped + step, env_indices
             self.write_ends(slots, columns.at(final, where), terminated[where], truncated[where])
         for last, values in pairs(self.last_observation, final):
             last[...] = values[-1]
@@ -213,12 +213,12 @@ class Ring:
 
     def break_off(self, observation: Any) -> None:
         """Truncate the episodes that do not continue with this observation, as `append` does first."""
-        broken = self._broken_lanes(observation)
-        self.make_room(len(broken))
+        broken = self._broken_off(observation)
+        self.reserve_ends(len(broken))
         self._break(broken)
 
-    def _broken_lanes(self, observation: Any) -> np.ndarray:
-        """Return the environments in which an episode was left without an end.
+    def _broken_off(self, observation: Any) -> np.ndarray:
+        """Return the indices of the environments in which an episode was left without an end.
 
         There the new observation is not the newest slot's next observation, because the environments were reset by hand
         between two rows. SB3 need not know, as it stores both observations of a transition.
@@ -237,17 +237,17 @@ class Ring:
             broken.append(differs.any(axis=1).nonzero()[0])
         return np.unique(np.concatenate(broken)) if broken else np.zeros(0, np.int64)
 
-    def end(self, lanes: np.ndarray, is_terminal: bool) -> None:
+    def end(self, env_indices: np.ndarray, is_terminal: bool) -> None:
         """Let the newest slots of some environments end their episodes, in a terminal state or by truncation."""
-        lanes = lanes[~replay_tags.is_end(self.tag[self.newest])[lanes]]
-        self.make_room(len(lanes))
-        self._break(lanes, is_terminal)
+        running = env_indices[~replay_tags.is_end(self.tag[self.newest])[env_indices]]
+        self.reserve_ends(len(running))
+        self._break(running, is_terminal)
 
-    def _break(self, lanes: np.ndarray, is_terminal: bool = False) -> None:
-        if len(lanes):
-            final = columns.at(self.last_observation, lanes)
-            terminated = np.full(len(lanes), is_terminal)
-            self.write_ends(self.newest * self.num_envs + lanes, final, terminated, ~terminated)
+    def _break(self, env_indices: np.ndarray, is_terminal: bool = False) -> None:
+        if len(env_indices):
+            final = columns.at(self.last_observation, env_indices)
+            terminated = np.full(len(env_indices), is_terminal)
+            self.write_ends(self.newest * self.num_envs + env_indices, final, terminated, ~terminated)
 
     def write_ends(self, slots: np.ndarray, final: Any, terminated: np.ndarray, truncated: np.ndarray) -> None:
         first = self.num_ended % len(self.end_slot)
@@ -279,8 +279,8 @@ class Ring:
         tag = self.tag.reshape(-1)[self.end_slot[rows]]
         return replay_tags.is_end(tag) & (replay_tags.end_row(tag) == rows)
 
-    def make_room(self, count: int) -> None:
-        """Let the side ring grow, if `count` more ends would overwrite one that is still in use."""
+    def reserve_ends(self, count: int) -> None:
+        """Enlarge the side ring if `count` more ends would overwrite an end that is still in use."""
         if count == 0:
             return
         num_ends = len(self.end_slot)

@@ -30,11 +30,11 @@ def next_observations(ring: Ring, slots: np.ndarray, tag: np.ndarray) -> Any:
     ended = is_end.nonzero()[0]
     if len(ended):
         exceptions.append((ring.end_observation, ended, replay_tags.end_row(tag[ended])))
-    lane = slots - ring.newest * num_envs
-    last = (lane.view(np.uint64) < num_envs).nonzero()[0]  # cast to unsigned, negative numbers are large
+    env_indices = slots - ring.newest * num_envs
+    last = (env_indices.view(np.uint64) < num_envs).nonzero()[0]  # cast to unsigned, negative numbers are large
     last = last[~is_end[last]]
     if len(last):
-        exceptions.append((ring.last_observation, last, lane[last]))
+        exceptions.append((ring.last_observation, last, env_indices[last]))
     for source, at, rows in exceptions:
         for column, values in pairs(following, source):
             columns.write(column, at, columns.take_rows(values, rows))

@@ -45,7 +45,7 @@ class Encoding:
     is_image: bool = False
 
     def __call__(self, observation: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-        """Return encoded observations, (batch, *encoded_shape). Those of a Discrete space may come as (batch, 1)."""
+        """Return encoded observations, (batch, *encoded_shape). Discrete observations may come as (batch, 1)."""
         if self.nvec:
             numbers = observation.reshape(-1, len(self.nvec)).astype(jnp.int32)
             one_hot = [jax.nn.one_hot(numbers[:, i], n, dtype=dtype) for i, n in enumerate(self.nvec)]
@@ -140,7 +140,7 @@ class ExportedNetwork:
         return named if statistics is None else {**named, **unravel(self.module.statistics, statistics)}
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """Return a batch of actions in their space's dtype; those of a Box, which are in [-1, 1], as its members."""
+        """Return a batch of actions in their space's dtype. Box actions, given in [-1, 1], are scaled to the bounds."""
         return self.head.unscale(action) if self.head.kind == "box" else self.head.to_env(action)
 
     def numbers(self, params: Mapping[str, jax.Array], observation: Any, *further: jax.Array, **options: Any) -> Any:

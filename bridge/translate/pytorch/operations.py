@@ -149,8 +149,8 @@ def _dropout(x: jax.Array, p: float = 0.5, training: bool = True) -> jax.Array:
     raise NotCompilable("A forward method applies dropout even in evaluation mode.")
 
 
-# By their names as methods of tensors, in torch, in torch.nn.functional, or as operators. They accept those of
-# PyTorch's arguments that are translated, under PyTorch's names, and fail on others.
+# By their names as methods of tensors, in torch, in torch.nn.functional, or as operators. They accept PyTorch's
+# arguments under PyTorch's names as far as these are translated, and fail on others.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,

@@ -1,4 +1,4 @@
-"""What changing an import must never cost: NaN in silence, models that do not pickle, hooks that do not fire."""
+"""Changing an import has no hidden costs: no silent NaN, models can be pickled, hooks are called."""
 
 import copy
 import io

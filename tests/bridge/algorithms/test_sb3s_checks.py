@@ -1,4 +1,4 @@
-"""What SB3 checks, prints and logs, which bridge's algorithms do in its place."""
+"""Checks, prints and logs of SB3 that bridge's algorithms reproduce."""
 
 import gymnasium
 import numpy as np

@@ -72,7 +72,7 @@ def test_an_id_of_gymnasium_is_trained_evaluated_and_filmed(run, own_gymnasium, 
     config = json.loads(Path(run, "config.json").read_text())
     assert (config["backend"], config["total_timesteps"]) == ("serial", 128)
     assert PPO.load(f"{run}/model.zip").num_timesteps == 128
-    assert TrainingConfig.resolve("ppo", f"{own_gymnasium}:{own_gymnasium}-v0").world.reward_threshold == -1.0
+    assert TrainingConfig.resolve("ppo", f"{own_gymnasium}:{own_gymnasium}-v0").environment.reward_threshold == -1.0
     cli.main(["evaluate", run])
     assert "Return of 4 episodes" in capsys.readouterr().out
     cli.main(["record", run])
@@ -128,15 +128,15 @@ def test_the_backend_is_that_of_the_environment_or_the_one_given(env_id, backend
     env = make_env(config)
     assert type(env.unwrapped) is kind
     assert config.backend == {JaxVecEnv: "jax", SerialVecEnv: "serial", ProcessVecEnv: "process"}[kind]
-    assert config.world.has_time_limit == (env_id == "CartPole-v1")
+    assert config.environment.has_time_limit == (env_id == "CartPole-v1")
     env.close()
 
 
 def test_games_are_made_in_atari_wrapper():
     pytest.importorskip("ale_py")
-    world = find("auto", "ale_py:BreakoutNoFrameskip-v4", {})
-    assert world.is_game
-    assert world.make(1, 0).observation_space.shape == (84, 84, 1)
+    environment = find("auto", "ale_py:BreakoutNoFrameskip-v4", {})
+    assert environment.is_game
+    assert environment.make(1, 0).observation_space.shape == (84, 84, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the command writes is whole or not there."""
+"""A file that the command writes is complete, or does not exist."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from tests.bridge.app.short_runs import TINY, error_of, weights
 
 @contextlib.contextmanager
 def full_disk(most_bytes):
-    """No file grows beyond so many bytes, as on a full disk; the error is another."""
+    """Let no file grow beyond a number of bytes, as on a full disk, though with another error."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""`jaxenvs train` with DQN, SAC, TD3 and DDPG: as with PPO, and what they have of their own."""
+"""`jaxenvs train` with DQN, SAC, TD3 and DDPG: as with PPO, and their further options."""
 
 import json
 import re
@@ -34,7 +34,7 @@ CONTRIB = {
 
 
 class Killed(BaseException):
-    """As a signal would, at the worst moment for Python."""
+    """Exception as of a signal, at the worst moment for Python."""
 
 
 def train(out, *arguments):

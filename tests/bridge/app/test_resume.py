@@ -1,4 +1,4 @@
-"""`jaxenvs train --resume`: a run that was killed goes on bit for bit."""
+"""`jaxenvs train --resume`: a run that was killed continues bit for bit."""
 
 import json
 import os
@@ -24,7 +24,7 @@ STEPS = 256  # four rollouts
 
 
 class Killed(BaseException):
-    """As a signal would, at the worst moment for Python."""
+    """Exception as of a signal, at the worst moment for Python."""
 
 
 def train(out, *arguments, engine="auto", steps=STEPS):

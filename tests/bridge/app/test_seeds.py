@@ -27,7 +27,7 @@ def train(out):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of a run that nobody interrupted."""
+    """The folder of a run without an interruption."""
     out = tmp_path_factory.mktemp("seeds") / "whole"
     train(out)
     return out

@@ -1,4 +1,4 @@
-"""Models whose environments are divided over devices of a CPU, in a process of their own: what they gave, as JSON.
+"""Models whose environments are divided over devices of a CPU, in a separate process: their results, as JSON.
 
 `XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m tests.bridge.engine.on_devices NAME ...`
 """
@@ -28,7 +28,7 @@ from tests.bridge.algorithms.off_policy.off_policy_models import OWN, SETTINGS, 
 from tests.bridge.small_models import Recorder
 from tests.masked_environments import Locks
 
-DEVICES, LANES, STEPS = 4, 8, 192
+DEVICES, NUM_ENVS, STEPS = 4, 8, 192
 CARTPOLE, PENDULUM = jaxenvs.make("CartPole-v1"), jaxenvs.make("Pendulum-v1")
 SMALL = {"n_steps": 8, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu", "engine": "xla"}
 # Plain gradients: Adam hides that one is too large by a factor.
@@ -55,14 +55,14 @@ MODELS = {
 ON_POLICY = ("A2C", "PPO", "PPO, normalised", "RecurrentPPO", "MaskablePPO")
 POLICIES = {"RecurrentPPO": "MlpLstmPolicy"}
 # Where the engine takes functions that divide from.
-DIVIDING = ["bridge.engine.on_policy.program", "bridge.engine.off_policy.program"]
-DIVIDING += ["bridge.engine.update", "bridge.vec_env.programs"]
-PLACING = ["bridge.vec_env.programs", "bridge.replay.store.lending"]
+DIVIDING = ["bridge.engine.on_policy.compiled_training", "bridge.engine.off_policy.compiled_training"]
+DIVIDING += ["bridge.engine.update", "bridge.vec_env.compiled_functions"]
+PLACING = ["bridge.vec_env.compiled_functions", "bridge.replay.store.device_store"]
 
 
 def make(name, over):
     algorithm, env, settings = MODELS[name]
-    env = JaxVecEnv(env, LANES, seed=0, devices=over)
+    env = JaxVecEnv(env, NUM_ENVS, seed=0, devices=over)
     if "normalised" in name:
         env = VecNormalize(env)
     policy = POLICIES.get(algorithm, "MlpPolicy")
@@ -70,12 +70,12 @@ def make(name, over):
 
 
 def axis_of(spec):
-    """Of lanes; None: all have the same."""
+    """Return the axis of environments, or None if all have the same array."""
     return next((axis for axis, name in enumerate(spec) if name is not None), None)
 
 
 def by_vmap(function, mesh, in_specs, out_specs):
-    """What `on_each` does, on one device: each is an element of an axis of `vmap`."""
+    """Do on one device what `on_each` does, with a device for each element of an axis of `vmap`."""
     number, name = mesh.size, mesh.axis_names[0]
 
     def run(*arguments):
@@ -119,8 +119,8 @@ def difference(one, other):
 
 
 def on_one(name):
-    """What four devices would do, by `vmap`."""
-    mesh = Mesh(make_mesh().devices, ("by vmap",))  # another name, for which there is no program yet
+    """Run by `vmap` what four devices would do."""
+    mesh = Mesh(make_mesh().devices, ("by vmap",))  # another name, for which nothing is compiled yet
     with contextlib.ExitStack() as patches:
         dividing = [patches.enter_context(mock.patch(f"{module}.on_each", side_effect=by_vmap)) for module in DIVIDING]
         for module in PLACING:
@@ -157,7 +157,7 @@ def compare(name):
 
 
 def shown(name):
-    """What callbacks and logs see over four devices, and without; and what Stable-Baselines3 makes of the zip."""
+    """Return what callbacks and logs see on four devices and on one, and what Stable-Baselines3 reads from the zip."""
     recorders = [Recorder(), Recorder()]
     model, alone = (learnt(name, over, recorder)[0] for over, recorder in zip((DEVICES, None), recorders))
     quiet = learnt(name, DEVICES)[0]
@@ -180,7 +180,7 @@ def shown(name):
 
 
 def stored(name):
-    """Whether what is stored came from the environments: each transition of a lane goes on with the next one."""
+    """Return whether each stored transition of an environment continues with its next one."""
     model = learnt(name, DEVICES)[0]
     buffer = model.replay_buffer
     size, going_on = buffer.size(), 1 - np.array(buffer.dones)
@@ -193,7 +193,7 @@ def stored(name):
 def whole_batches(name):
     """Updates of the same rollout over devices and without, whose minibatches are all of it: plain gradients."""
     over, alone = (make(name, each) for each in (DEVICES, None))
-    whole = {"batch_size": SMALL["n_steps"] * LANES} if hasattr(over, "batch_size") else {}
+    whole = {"batch_size": SMALL["n_steps"] * NUM_ENVS} if hasattr(over, "batch_size") else {}
     for model in (over, alone):
         vars(model).update(whole)
     before, (_, callback) = weights(over), over._setup_learn(STEPS)
@@ -217,19 +217,19 @@ def environments():
 
     def stepped(over):
         arguments = {} if over is None else {"vec_env_kwargs": {"devices": over}}
-        env = make_vec_env("CartPole-v1", LANES, seed=3, **arguments)
+        env = make_vec_env("CartPole-v1", NUM_ENVS, seed=3, **arguments)
         given, rng = [env.reset()], np.random.default_rng(0)
         told = []
 
         def step(env):
-            observation, reward, done, infos = env.step(rng.integers(0, 2, LANES))
+            observation, reward, done, infos = env.step(rng.integers(0, 2, NUM_ENVS))
             given.extend([observation, reward, done])
             told.append([sorted(each) for each in infos])
 
         for _ in range(15):
             step(env)
         env.unwrapped.set_state(copy.deepcopy(env.unwrapped.get_state()))
-        env.set_attr("gravity", 9.0, indices=[LANES - 1])  # parameters of each lane's own
+        env.set_attr("gravity", 9.0, indices=[NUM_ENVS - 1])  # each environment has its own parameters
         step(pickle.loads(pickle.dumps(env.unwrapped)))
         for _ in range(15):
             step(env)
@@ -247,7 +247,7 @@ def environments():
 
 
 def refusals():
-    """What is said of what cannot be divided."""
+    """Return the error messages for what cannot be divided."""
 
     def refusal(make):
         try:
@@ -255,17 +255,17 @@ def refusals():
         except (NotCompilable, ValueError, RuntimeError) as error:
             return str(error)
 
-    bits, cartpole = (JaxVecEnv(env, LANES, devices=DEVICES) for env in (jaxenvs.make("BitFlipping-v0"), CARTPOLE))
+    bits, cartpole = (JaxVecEnv(env, NUM_ENVS, devices=DEVICES) for env in (jaxenvs.make("BitFlipping-v0"), CARTPOLE))
     seeded = {"seed": 0, "device": "cpu"}
     her = {"replay_buffer_class": stable_baselines3.HerReplayBuffer, "learning_starts": 100, **seeded}
     return {
-        "lanes": refusal(lambda: JaxVecEnv(CARTPOLE, 6, devices=DEVICES)),
+        "num_envs": refusal(lambda: JaxVecEnv(CARTPOLE, 6, devices=DEVICES)),
         "minibatches": refusal(
             lambda: bridge.PPO("MlpPolicy", cartpole, n_steps=8, batch_size=6, engine="xla", **seeded).plan
         ),
         "falls back": refusal(lambda: bridge.PPO("MlpPolicy", cartpole, n_steps=8, batch_size=6, **seeded).plan),
         "hindsight": refusal(lambda: bridge.DQN("MultiInputPolicy", bits, engine="xla", **her).plan),
-        "tensors": refusal(lambda: cartpole.step_torch(torch.zeros(LANES, dtype=torch.int64))),
+        "tensors": refusal(lambda: cartpole.step_torch(torch.zeros(NUM_ENVS, dtype=torch.int64))),
     }
 
 

@@ -26,7 +26,7 @@ KINDS += ["qrdqn", "tqc", "crossq"]
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Programs of `predict` from the first call on, compiled before it."""
+    """Compiled functions of `predict` from the first call on, compiled before it."""
     compiled = Future()
     compiled.set_result(None)
     monkeypatch.setattr(predicting, "CALLS_BEFORE_COMPILING", 0)
@@ -57,7 +57,7 @@ def test_predict_gives_sb3s_actions(kind, at_once, monkeypatch):
     one = jax.tree.map(lambda leaf: leaf[0], several)
     predictor = Predictor(policy, compiles=True)
     expected = [policy.predict(observation, deterministic=True)[0] for observation in (one, several)]
-    monkeypatch.setattr(acting_part(policy), "forward", None)  # which nobody calls
+    monkeypatch.setattr(acting_part(policy), "forward", None)  # nothing calls it
     for observation, theirs in zip((one, several), expected):
         ours, _ = predictor.predict(observation, deterministic=True)
         assert (type(ours), ours.shape) == (type(theirs), theirs.shape)

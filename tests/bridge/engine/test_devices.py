@@ -1,4 +1,4 @@
-"""Models whose environments are divided over devices: parts together are the whole, and all else is as ever."""
+"""Models whose environments are divided over devices: the results are the same as on one device."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
 
 @functools.cache
 def on_devices(*names):
-    """What models over four devices gave, in a process that has four."""
+    """Return the results of models on four devices, from a process that has four."""
     flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
     done = subprocess.run(
         [sys.executable, "-m", "tests.bridge.engine.on_devices", *names],
@@ -46,7 +46,7 @@ def test_an_update_over_devices_is_that_of_the_whole_rollout():
 
 def test_what_cannot_be_divided_is_said():
     told = on_devices(*FIRST)["refusals"]
-    assert told["lanes"] == "num_envs must be a multiple of the 4 devices of the mesh, got 6."
+    assert told["num_envs"] == "num_envs must be a multiple of the 4 devices of the mesh, got 6."
     refused = "The devices cannot share the work equally: "
     refused += "batch_size must be a multiple of the 4 devices of the mesh, got 6."
     assert told["minibatches"] == f'engine="xla" cannot compile this model: {refused}'
@@ -98,11 +98,11 @@ def test_each_device_does_what_an_element_of_vmap_does(name):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_lanes_do_what_they_would_do_without_devices():
+def test_environments_do_what_they_would_do_without_devices():
     told = on_devices(*OTHERS)["environments"]
     assert told["infos"]
     assert told["one device"] == 0
-    assert told["difference"] < 1e-5  # XLA rounds otherwise for another number of lanes
+    assert told["difference"] < 1e-5  # XLA rounds otherwise for another number of environments
 
 
 @pytest.mark.thorough

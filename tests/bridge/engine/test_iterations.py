@@ -1,4 +1,4 @@
-"""Iterations that run together in one program: as if each had been two programs of its own."""
+"""Iterations in one compiled function have the same results as separate rollouts and updates."""
 
 import csv
 
@@ -16,8 +16,8 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 import bridge
-from bridge.engine.callbacks.callback_schedule import SECONDS, Pace, quiet_steps
-from bridge.engine.on_policy import program
+from bridge.engine.callbacks.callback_schedule import SECONDS, Pace, steps_until_needed
+from bridge.engine.on_policy import compiled_training
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make, make_env
 
 TIMES = {"time/fps", "time/time_elapsed", "time/compile_s"}
@@ -40,15 +40,15 @@ def pair(together, one_by_one, **settings):
 
 
 def counts_of(model, monkeypatch):
-    """How many iterations each program of a model runs, as it is trained."""
-    counts, run = [], program.run_iterations
+    """Return how many iterations each call of a compiled function runs while a model trains."""
+    counts, run = [], compiled_training.run_iterations
 
     def counting(algorithm, plan, settings):
         if algorithm is model:
             counts.append(len(settings))
         return run(algorithm, plan, settings)
 
-    monkeypatch.setattr(program, "run_iterations", counting)
+    monkeypatch.setattr(compiled_training, "run_iterations", counting)
     return counts
 
 
@@ -139,11 +139,11 @@ def test_steps_that_are_quiet_are_known_of_sb3s_callbacks_alone():
     evaluation.n_calls = 130
     every = EveryNTimesteps(100, Recorder())
     every.last_time_trigger = 40
-    assert quiet_steps(evaluation, 0, N_ENVS) == 69
-    assert quiet_steps(CheckpointCallback(10, "."), 0, N_ENVS) == 9
-    assert quiet_steps(every, 44, N_ENVS) == 23
-    assert quiet_steps(CallbackList([evaluation, every]), 44, N_ENVS) == 23
-    assert quiet_steps(Recorder(), 0, N_ENVS) == 0
+    assert steps_until_needed(evaluation, 0, N_ENVS) == 69
+    assert steps_until_needed(CheckpointCallback(10, "."), 0, N_ENVS) == 9
+    assert steps_until_needed(every, 44, N_ENVS) == 23
+    assert steps_until_needed(CallbackList([evaluation, every]), 44, N_ENVS) == 23
+    assert steps_until_needed(Recorder(), 0, N_ENVS) == 0
 
 
 def test_what_becomes_nan_fails_in_its_iteration_as_one_by_one():
@@ -160,9 +160,9 @@ def test_what_becomes_nan_fails_in_its_iteration_as_one_by_one():
 
 
 def test_a_program_has_room_for_the_steps_that_it_may_run():
-    assert program.room(5, 8) == 100
-    assert program.room(256, 8) == 8
-    assert program.room(256, 1024) == 1
+    assert compiled_training.iterations_per_call(5, 8) == 100
+    assert compiled_training.iterations_per_call(256, 8) == 8
+    assert compiled_training.iterations_per_call(256, 1024) == 1
 
 
 def test_the_pace_grows_while_programs_are_short_and_falls_when_they_are_long(monkeypatch):

@@ -1,4 +1,4 @@
-"""What learning changes, from PyTorch into programs and back: every bit, whoever changes it in between."""
+"""Weights and moments pass from PyTorch to compiled functions and back bit for bit, also if user code changes them."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What auto leaves to SB3 because compiling would cost its user something."""
+"""Parts that engine="auto" does not compile, because compiling would change what the user gets."""
 
 import pytest
 

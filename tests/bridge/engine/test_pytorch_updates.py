@@ -58,7 +58,7 @@ def test_a_system_whose_libraries_are_not_glibc_keeps_its_own_memory(monkeypatch
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's")
 def test_memory_that_is_freed_and_taken_again_is_kept():
-    # In a process of its own, where nobody has called it yet.
+    # In a separate process, in which it was not called yet.
     printed = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
     given_back, kept = map(int, printed.split())
     assert kept < given_back / 10  # not in numbers: where pages are huge, there are fewer

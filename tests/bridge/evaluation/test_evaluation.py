@@ -22,7 +22,7 @@ import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.errors import NotCompilable
 from bridge.evaluation import Evaluation, evaluate
-from bridge.evaluation.compiled_episodes import program
+from bridge.evaluation.compiled_episodes import compiled_function
 from jaxenvs import Environment, TimeLimit, TimeStep, VectorEnv, environment, struct
 from tests.bridge.episodes import assert_equal, of_sb3, policy_for
 from tests.environments import Counter
@@ -108,7 +108,14 @@ def test_short_episodes_weigh_no_more_than_long_ones():
 
 def test_results_do_not_depend_on_how_many_episodes_run_at_once():
     run = functools.partial(evaluate, policy_for("CartPole-v1"), "CartPole-v1", 7, deterministic=False)
-    assert_equal(run(max_lanes=3), run())
+    assert_equal(run(max_envs=3), run())
+
+
+def test_max_lanes_is_the_deprecated_name_of_max_envs():
+    run = functools.partial(evaluate, policy_for("CartPole-v1"), "CartPole-v1", 3)
+    with pytest.warns(DeprecationWarning, match="max_lanes is deprecated: use max_envs") as warned:
+        assert_equal(run(max_lanes=1), run(max_envs=1))
+    assert warned[0].filename == __file__
 
 
 def test_episode_i_has_the_seed_plus_i():
@@ -149,7 +156,7 @@ def test_drawn_actions_are_reproduced_by_the_seed():
     assert not np.isclose(drawn[0], evaluate(policy, "Pendulum-v1", N).returns).any()
 
 
-def test_actions_are_drawn_from_the_distribution_anew_in_each_step_and_lane():
+def test_actions_are_drawn_from_the_distribution_anew_in_each_step_and_environment():
     probabilities = np.array([0.2, 0.3, 0.5])
     policy = constant_policy(Counter(), np.log(probabilities))
     result = evaluate(policy, Counter(), 4000, deterministic=False, max_steps=5)
@@ -189,10 +196,10 @@ def test_environments_of_all_kinds_give_the_same(tmp_path):
         assert_equal(evaluate(policy, same, N), expected)
 
 
-def test_parameters_of_lanes_are_shared_out_among_the_episodes():
+def test_parameters_of_environments_are_shared_out_among_the_episodes():
     env = JaxVecEnv(Counter(), 3)
     env.set_attr("length", 2, indices=[1])
-    result = evaluate(policy_for(Counter()), env, 7, max_steps=10, max_lanes=4)
+    result = evaluate(policy_for(Counter()), env, 7, max_steps=10, max_envs=4)
     assert result.lengths.tolist() == [5, 2, 5, 5, 2, 5, 5]
 
 
@@ -204,9 +211,9 @@ def test_other_weights_seeds_limits_and_physics_do_not_compile_again():
     first = evaluate(policy, env, N)
     with torch.no_grad():
         policy.action_net.weight.mul_(2.0)
-    programs = program()._cache_size()
+    count = compiled_function()._cache_size()
     second = evaluate(policy, env.replace(gravity=9.0), N, seed=7, max_steps=100)
-    assert program()._cache_size() == programs
+    assert compiled_function()._cache_size() == count
     assert not np.isclose(first.returns, second.returns).any()
 
 
@@ -251,7 +258,7 @@ def test_what_cannot_be_translated_is_referred_to_evaluate_policy(model, what):
         ({"deterministic": "abc"}, "deterministic must be a bool, got 'abc'"),
         ({"n_episodes": 0}, "n_episodes must be a positive int, got 0"),
         ({"max_steps": -1}, "max_steps must be a positive int, got -1"),
-        ({"max_lanes": 2.5}, "max_lanes must be a positive int, got 2.5"),
+        ({"max_envs": 2.5}, "max_envs must be a positive int, got 2.5"),
         ({"env": []}, "a VecEnv or a Gymnasium environment, got a list"),
         ({"env": "CartPole-v9"}, "Did you mean CartPole-v1"),
         ({"max_steps": None}, r"Counter has no TimeLimit.*max_steps"),
@@ -279,9 +286,9 @@ def test_nan_is_no_result(what):
 def test_other_numbers_of_episodes_compile_nothing():
     policy = policy_for(Counter())
     evaluate(policy, Counter(), 9, max_steps=5)
-    before = program()._cache_size()
+    before = compiled_function()._cache_size()
     assert len(evaluate(policy, Counter(), 13, max_steps=5).returns) == 13
-    assert program()._cache_size() == before
+    assert compiled_function()._cache_size() == before
 
 
 def test_a_model_trained_on_normalised_observations_warns_without_them(tmp_path):

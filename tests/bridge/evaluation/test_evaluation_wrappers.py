@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import (
 from bridge import JaxVecEnv, make_vec_env
 from bridge.errors import NotCompilable
 from bridge.evaluation import evaluate
-from bridge.wrappers import CompiledWrapper, chain, register_wrapper
+from bridge.wrappers import CompiledWrapper, register_wrapper, wrapped_env
 from tests.bridge.episodes import Picture, assert_equal, of_sb3, policy_for
 from tests.environments import Counter
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*already wrapped with a `Monito
 
 
 class Doubled(VecEnvWrapper):
-    """Twice the reward, and the number of the step in the place of the first number that is seen."""
+    """Wrapper that doubles rewards, and writes the number of the step into the first element of observations."""
 
     def __init__(self, venv):
         super().__init__(venv)
@@ -69,7 +69,7 @@ class CompiledDoubled(CompiledWrapper):
 
 @pytest.fixture
 def doubled(monkeypatch):
-    monkeypatch.setattr(chain, "_COMPILED", dict(chain._COMPILED))
+    monkeypatch.setattr(wrapped_env, "_COMPILED", dict(wrapped_env._COMPILED))
     register_wrapper(Doubled, CompiledDoubled)
 
 
@@ -108,7 +108,7 @@ def test_a_vec_monitor_outside_counts_what_wrappers_make_of_rewards(doubled):
     np.testing.assert_allclose(monitored, 2 * plain, rtol=1e-5)
 
 
-def test_a_wrapper_of_ones_own_runs_in_copies_of_as_many_lanes_and_stays_as_it_is(doubled):
+def test_a_wrapper_of_ones_own_runs_in_copies_of_as_many_environments_and_stays_as_it_is(doubled):
     env = Doubled(make_vec_env("Pendulum-v1", 2, seed=3))
     policy = seeing(env)
     env.reset()
@@ -118,10 +118,10 @@ def test_a_wrapper_of_ones_own_runs_in_copies_of_as_many_lanes_and_stays_as_it_i
     np.testing.assert_allclose(result.returns[2:], evaluate(policy, env, 1, seed=5).returns, rtol=1e-5)
 
 
-def test_more_episodes_than_lanes_run_at_once_in_wrappers_of_sb3():
+def test_more_episodes_than_environments_run_at_once_in_wrappers_of_sb3():
     env = VecFrameStack(make_vec_env("Pendulum-v1", 1, seed=3), 2)
     policy = seeing(env)
-    assert_equal(evaluate(policy, env, 5), evaluate(policy, env, 5, max_lanes=2))
+    assert_equal(evaluate(policy, env, 5), evaluate(policy, env, 5, max_envs=2))
 
 
 @pytest.mark.parametrize("is_transposed_first", [True, False])

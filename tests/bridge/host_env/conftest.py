@@ -44,7 +44,7 @@ class Actors:
 
 @pytest.fixture(params=[Processes, Actors], ids=["process", "ray"])
 def workers(request):
-    """How workers are made and killed; folders and modules for one kind have a fixture of their own."""
+    """Functions that start and kill workers of each kind; folders for one kind override this fixture."""
     return request.param()
 
 

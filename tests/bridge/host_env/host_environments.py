@@ -114,11 +114,11 @@ class Counting(gymnasium.Env):
         return self.count + number * times
 
     def modules(self):
-        """Those that the process has imported, of what takes long."""
+        """Return the large packages that the process has imported."""
         return sorted({"jax", "torch", "stable_baselines3", "bridge", "jaxenvs"} & set(sys.modules))
 
     def node(self):
-        """Of Ray's, on which this is."""
+        """Return the id of the Ray node of this environment."""
         import ray
 
         return ray.get_runtime_context().get_node_id()

@@ -1,4 +1,4 @@
-"""What host environments are compared with: SB3's DummyVecEnv and Gymnasium's CartPole; and modules of examples."""
+"""References for host environments: SB3's DummyVecEnv and Gymnasium's CartPole; and modules of examples."""
 
 import importlib.util
 from pathlib import Path
@@ -25,7 +25,7 @@ def example_at(path):
 
 
 def began(venv):
-    """The reset_infos. Where single lanes are reset, Gymnasium says {} for no options."""
+    """The reset_infos. Where single environments are reset, Gymnasium says {} for no options."""
     return [info | {"options": info["options"] or None} if info else info for info in venv.reset_infos]
 
 
@@ -54,17 +54,17 @@ def assert_steps_are_of_cartpole(venv, num_steps, limit):
     for actions in sample_actions(venv, num_steps):
         observation, rewards, dones, infos = venv.step(actions)
         length += 1
-        for lane in range(venv.num_envs):
-            one.state, one.steps_beyond_terminated = before[lane].astype(float), None
-            expected, reward, terminated, _, _ = one.step(actions[lane])
-            after = infos[lane]["terminal_observation"] if dones[lane] else observation[lane]
+        for index in range(venv.num_envs):
+            one.state, one.steps_beyond_terminated = before[index].astype(float), None
+            expected, reward, terminated, _, _ = one.step(actions[index])
+            after = infos[index]["terminal_observation"] if dones[index] else observation[index]
             np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-5)
-            assert (rewards[lane], dones[lane]) == (reward, terminated or length[lane] == limit)
-            if dones[lane]:
+            assert (rewards[index], dones[index]) == (reward, terminated or length[index] == limit)
+            if dones[index]:
                 ends[terminated] += 1
-                assert np.abs(observation[lane]).max() <= 0.05
-                assert infos[lane]["TimeLimit.truncated"] == (not terminated)
-                assert (infos[lane]["episode"]["l"], infos[lane]["episode"]["r"]) == (length[lane], length[lane])
-                length[lane] = 0
+                assert np.abs(observation[index]).max() <= 0.05
+                assert infos[index]["TimeLimit.truncated"] == (not terminated)
+                assert (infos[index]["episode"]["l"], infos[index]["episode"]["r"]) == (length[index], length[index])
+                length[index] = 0
         before = observation.copy()
     return ends[True], ends[False]

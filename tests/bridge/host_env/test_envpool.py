@@ -118,8 +118,8 @@ def test_calls_in_cpp_give_what_envpools_own_step_gives():
         mine = venv.step(action)
         theirs = pool.step(action.astype(np.float64))
         if mine[2].any():
-            lane = mine[2].argmax()
-            np.testing.assert_array_equal(mine[3][lane]["terminal_observation"], theirs[0][lane])
+            index = mine[2].argmax()
+            np.testing.assert_array_equal(mine[3][index]["terminal_observation"], theirs[0][index])
             break
         np.testing.assert_array_equal(mine[0], theirs[0])
         np.testing.assert_array_equal(mine[1], theirs[1])
@@ -147,7 +147,7 @@ def test_a_seed_begins_the_same_episodes_again():
     assert not np.array_equal(venv.reset(), firsts[2])  # the next episodes
     again = make_vec_env("Hopper-v5", 2, seed=4, backend="native")
     np.testing.assert_array_equal(again.reset(), firsts[2])
-    np.testing.assert_array_equal(firsts[1][1], firsts[2][0])  # lane i has the seed plus i
+    np.testing.assert_array_equal(firsts[1][1], firsts[2][0])  # environment i has the seed plus i
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "SAC"])

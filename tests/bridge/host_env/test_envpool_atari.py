@@ -44,7 +44,7 @@ def test_pong_is_the_same_to_the_bit():
 def test_breakout_is_the_same_to_the_bit_up_to_a_lost_life():
     _, info, lives = assert_same_frames("Breakout", 400)
     assert info["lives"] == lives == 4
-    assert "episode" not in info  # the game goes on
+    assert "episode" not in info  # the game continues
     assert not info["TimeLimit.truncated"]
 
 
@@ -56,16 +56,16 @@ def test_a_game_goes_on_after_a_lost_life_and_its_episode_is_whole_and_unclipped
         _, rewards, dones, infos = venv.step(random.integers(4, size=2))
         assert set(rewards.tolist()) <= {0.0, 1.0}
         score += [info["reward"] for info in infos]
-        for lane in dones.nonzero()[0]:
-            if infos[lane]["lives"] > 0:
+        for index in dones.nonzero()[0]:
+            if infos[index]["lives"] > 0:
                 lost += 1
-                assert "episode" not in infos[lane]
-                assert venv.reset_infos[lane]["lives"] == infos[lane]["lives"]
+                assert "episode" not in infos[index]
+                assert venv.reset_infos[index]["lives"] == infos[index]["lives"]
             else:
-                games.append(infos[lane]["episode"])
-                assert games[-1]["r"] == score[lane]
-                assert games[-1]["l"] == infos[lane]["elapsed_step"]
-                score[lane] = 0
+                games.append(infos[index]["episode"])
+                assert games[-1]["r"] == score[index]
+                assert games[-1]["l"] == infos[index]["elapsed_step"]
+                score[index] = 0
     assert lost >= 4 * 3
 
 

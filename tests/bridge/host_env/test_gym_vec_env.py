@@ -24,7 +24,7 @@ from tests.environments import Counter
 from tests.tiers import tiered
 
 MODES = list(AutoresetMode)
-OPTIONS = [{"low": 2}] * 3  # which Gymnasium has for all lanes alike
+OPTIONS = [{"low": 2}] * 3  # which Gymnasium has for all environments alike
 
 
 def gym_vec_env(mode=AutoresetMode.NEXT_STEP, num_envs=3, copy=True, **parameters):
@@ -33,7 +33,7 @@ def gym_vec_env(mode=AutoresetMode.NEXT_STEP, num_envs=3, copy=True, **parameter
 
 
 class Own(gymnasium.vector.VectorEnv):
-    """A vector environment of one's own, as small as can be, in which an episode of lane i lasts i + 2 steps.
+    """Small custom vector environment in which an episode of environment i lasts i + 2 steps.
 
     Args:
       hand_out: from the batch of observations, which is the same memory in every step, to what `step` returns.
@@ -129,7 +129,7 @@ def test_dones_are_the_environments_own_and_not_written_to_again():
     steps = [venv.step(np.zeros(3, int)) for _ in range(12)]
     assert np.sum([step[2] for step in steps], axis=0).tolist() == [6, 4, 3]
     assert {step[1].dtype for step in steps} == {np.dtype(np.float32)}
-    steps[0][1][0] = 7  # SB3 adds to the rewards of truncated lanes
+    steps[0][1][0] = 7  # SB3 adds to the rewards of truncated episodes
     assert steps[1][1][0] == 1
 
 
@@ -245,7 +245,7 @@ def test_infos_tell_of_their_step_however_late_they_are_read():
 # --- Attributes -----------------------------------------------------------------------------------------------------
 
 
-def test_attributes_are_those_of_the_environments_of_the_lanes():
+def test_attributes_are_those_of_the_environments():
     venv = gym_vec_env(render_mode="rgb_array")
     venv.reset()
     venv.set_attr("length", 7, indices=[0, -1])
@@ -258,7 +258,7 @@ def test_attributes_are_those_of_the_environments_of_the_lanes():
     assert venv.render().shape == (12, 16, 3)
 
 
-def test_attributes_of_a_native_source_are_those_of_all_lanes():
+def test_attributes_of_a_native_source_are_those_of_all_environments():
     venv = GymVecEnv(Own())
     venv.set_attr("gravity", 5.0)
     assert venv.get_attr("gravity", [0, 1]) == [5.0, 5.0]

@@ -1,4 +1,4 @@
-"""What a GymVecEnv is told and refuses: episodes, actions, calls out of order, sources that lack something."""
+"""Calls of a GymVecEnv: episodes, invalid actions, calls out of order, incomplete vector environments."""
 
 import chex
 import gymnasium
@@ -15,7 +15,7 @@ from tests.bridge.host_env.test_gym_vec_env import Own, gym_vec_env
 from tests.bridge.vec_env.test_jax_vec_env import sample_actions
 
 
-def test_episodes_of_monitored_lanes_are_their_monitors():
+def test_episodes_of_monitored_environments_are_their_monitors():
     def env():
         return gymnasium.wrappers.TransformReward(Monitor(Counting()), lambda reward: 100.0)
 

@@ -49,10 +49,10 @@ def test_it_does_what_dummy_vec_env_does_with_monitored_environments(make, param
 
 
 def test_episodes_of_monitored_environments_are_their_monitors(tmp_path):
-    def monitored(lane):
-        return Monitor(Counting(), str(tmp_path / str(lane)), info_keywords=())
+    def monitored(index):
+        return Monitor(Counting(), str(tmp_path / str(index)), info_keywords=())
 
-    venv = SerialVecEnv([functools.partial(monitored, lane) for lane in range(2)])
+    venv = SerialVecEnv([functools.partial(monitored, index) for index in range(2)])
     venv.reset()
     infos = [venv.step(np.ones(2, int))[3] for _ in range(5)][-1]
     assert [info["episode"]["r"] for info in infos] == [0.5, 0.5]

@@ -21,7 +21,7 @@ from tests.bridge.vec_env.test_jax_vec_env import sample_actions
 
 
 class Counting:
-    """Counts steps from its seed on. Lane i ends after i + 2 of them, and is cut off after 3."""
+    """Counts steps from its seed on. Environment i ends after i + 2 of them, and is cut off after 3."""
 
     gravity = 9.8
 
@@ -54,7 +54,7 @@ class Counting:
 
 
 class CountingLater(Counting):
-    """The same in two halves."""
+    """The same environment with `send` and `recv`."""
 
     def step_into(self, actions, buffers):
         raise AssertionError("step_into was called where there are send and recv.")
@@ -93,7 +93,7 @@ def test_a_step_gives_what_the_environment_wrote(venv):
     assert steps[0][3] == [{"TimeLimit.truncated": False}] * 3
 
 
-def test_seeds_are_those_of_the_lanes_and_only_for_the_next_reset(venv):
+def test_seeds_are_those_of_the_environments_and_only_for_the_next_reset(venv):
     assert venv.reset()["pair"][:, 1].tolist() == [8, 9, 10]
     venv.seed(3)
     assert venv.reset()["pair"][:, 1].tolist() == [3, 4, 5]
@@ -107,7 +107,7 @@ def test_what_somebody_holds_is_never_written_to_again(venv):
         copies.append(pickle.loads(pickle.dumps(arrays)))
     for step, ((arrays, infos), copy) in enumerate(zip(held, copies)):
         chex.assert_trees_all_equal(arrays, copy)
-        if arrays[2][2]:  # infos, which are read only now, tell of their own step
+        if arrays[2][2]:  # infos, which are read only now, are of their step
             assert infos[2]["terminal_observation"]["pair"].tolist() == [3, 9], step
             assert infos[2]["episode"]["r"] == 6
 

@@ -25,7 +25,7 @@ class Spec:
 
 
 class Pool(gymnasium.vector.VectorEnv):
-    """Games of two lives; a life of lane i lasts i + 2 steps, each of which is worth 5. Its calls are EnvPool's."""
+    """Games of two lives, with EnvPool's calls: a life in environment i lasts i + 2 steps, each of which is worth 5."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
     _state_keys = (
@@ -48,28 +48,28 @@ class Pool(gymnasium.vector.VectorEnv):
         return self._states(np.arange(self.num_envs))[6], {}
 
     def _send(self, action):
-        lanes, players, values = action
-        assert (lanes.dtype, players.dtype, values.dtype) == (np.int32, np.int32, np.float64)
-        assert values.shape == (len(lanes), 1)
-        self.sent.append(lanes.tolist())
-        for lane in lanes:
-            if self.is_over[lane]:
-                self.age[lane], self.lives[lane] = 0, self.lives[lane] or 2
+        env_ids, players, values = action
+        assert (env_ids.dtype, players.dtype, values.dtype) == (np.int32, np.int32, np.float64)
+        assert values.shape == (len(env_ids), 1)
+        self.sent.append(env_ids.tolist())
+        for index in env_ids:
+            if self.is_over[index]:
+                self.age[index], self.lives[index] = 0, self.lives[index] or 2
             else:
-                self.age[lane] += 1
-            self.is_over[lane] = self.age[lane] == lane + 2
-            self.lives[lane] -= self.is_over[lane]
+                self.age[index] += 1
+            self.is_over[index] = self.age[index] == index + 2
+            self.lives[index] -= self.is_over[index]
 
     def _recv(self):
         return self._states(np.array(self.sent[-1]))
 
-    def _states(self, lanes):
-        age, over = self.age[lanes], self.is_over[lanes]
+    def _states(self, env_ids):
+        age, over = self.age[env_ids], self.is_over[env_ids]
         moved = (age > 0).astype(np.float32)
-        observation = (age + 100 * self.lives[lanes] + self.config["seed"])[:, None].astype(np.float32)
-        games = (over & (self.lives[lanes] == 0)).astype(np.int32)
-        no_limit = np.zeros(len(lanes), bool)
-        return [lanes, lanes, age, over, moved, no_limit, observation, 5 * moved, games]
+        observation = (age + 100 * self.lives[env_ids] + self.config["seed"])[:, None].astype(np.float32)
+        games = (over & (self.lives[env_ids] == 0)).astype(np.int32)
+        no_limit = np.zeros(len(env_ids), bool)
+        return [env_ids, env_ids, age, over, moved, no_limit, observation, 5 * moved, games]
 
 
 Pool.__module__ = "envpool.games"
@@ -84,7 +84,7 @@ def steps(venv, count):
     return [venv.step(np.zeros((venv.num_envs, 1), np.float32)) for _ in range(count)]
 
 
-def test_lanes_that_ended_are_stepped_once_more_and_the_others_are_not():
+def test_environments_whose_episode_ended_are_stepped_once_more_and_the_others_are_not():
     venv = GymVecEnv(pool())
     assert venv.reset().tolist() == [[200], [200]]
     shown = [(step[0][:, 0].tolist(), step[2].tolist()) for step in steps(venv, 3)]

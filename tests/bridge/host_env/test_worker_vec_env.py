@@ -1,4 +1,4 @@
-"""What becomes of environments in workers if one fails, which is the same for processes and for Ray's actors."""
+"""Failures of environments in workers, which have the same effects in processes and in Ray's actors."""
 
 import logging
 
@@ -18,11 +18,17 @@ def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut
     with pytest.raises(WorkerError, match=r"(?s)Environment 1 raised.*ArithmeticError: the pole broke") as error:
         venv.step(np.array([0, RAISE, 0]))
     assert 'raise ArithmeticError("the pole broke")' in str(error.value)
-    assert error.value.lanes == [1]
+    assert error.value.env_indices == [1]
     assert all(worker.poll() is not None for worker in started)
     assert (tmp_path / "closed").read_text() == "closed\n" * 3
     with pytest.raises(RuntimeError, match=f"This {type(venv).__name__} is closed"):
         venv.reset()
+
+
+def test_lanes_of_a_worker_error_are_the_deprecated_name_of_env_indices():
+    error = WorkerDied("The process of environments 1 to 2 ended.", [1, 2], 1)
+    with pytest.warns(DeprecationWarning, match="WorkerDied.lanes is deprecated: use env_indices"):
+        assert error.lanes == error.env_indices == [1, 2]
 
 
 def test_a_step_that_takes_longer_than_step_timeout_is_named_and_its_worker_killed(workers, start):
@@ -36,7 +42,7 @@ def test_a_step_that_takes_longer_than_step_timeout_is_named_and_its_worker_kill
 
 
 @pytest.mark.parametrize("fault", [SIGKILL, HANG])
-def test_a_worker_that_is_started_again_truncates_its_lanes_and_no_others(workers, start, caplog, fault):
+def test_a_worker_that_is_started_again_truncates_its_environments_and_no_others(workers, start, caplog, fault):
     venv = start(on_worker_death="restart", step_timeout=TIMEOUT)
     venv.step(np.full(3, 3))
     before = venv.step(np.full(3, 3))[0]
@@ -44,10 +50,10 @@ def test_a_worker_that_is_started_again_truncates_its_lanes_and_no_others(worker
         after, rewards, dones, infos = venv.step(np.array([fault, 3, 3]))
     assert dones.tolist() == [True, True, False]
     np.testing.assert_allclose(rewards, [0, 0, 0.3])
-    for lane in (0, 1):
-        assert infos[lane]["TimeLimit.truncated"]
-        np.testing.assert_array_equal(infos[lane]["terminal_observation"], before[lane])
-        assert (infos[lane]["episode"]["r"], infos[lane]["episode"]["l"]) == (pytest.approx(0.6), 3)
+    for index in (0, 1):
+        assert infos[index]["TimeLimit.truncated"]
+        np.testing.assert_array_equal(infos[index]["terminal_observation"], before[index])
+        assert (infos[index]["episode"]["r"], infos[index]["episode"]["l"]) == (pytest.approx(0.6), 3)
     assert infos[2] == {"TimeLimit.truncated": False}
     np.testing.assert_array_equal(after[:, 1], [0, 0, 3])
     assert (after[:2, 0] != before[:2, 0]).all()
@@ -59,7 +65,7 @@ def test_a_worker_that_is_started_again_truncates_its_lanes_and_no_others(worker
     assert not dones.any()
 
 
-def test_lanes_of_a_worker_that_died_between_steps_are_truncated_in_the_next(workers, start):
+def test_environments_of_a_worker_that_died_between_steps_are_truncated_in_the_next(workers, start):
     venv = start(on_worker_death="restart")
     before = venv.step(np.ones(3, int))[0]
     workers.kill(venv, 1)

@@ -15,7 +15,7 @@ OBSERVATIONS = {
 
 
 class History:
-    """Lanes of episodes. Every observation is one number, `episode * 16 + step`, in each of its places."""
+    """Episodes of several environments. Every element of an observation is the same number, `episode * 16 + step`."""
 
     def __init__(self, num_envs, space, seed, end_probability=0.2):
         self.num_envs, self.space = num_envs, space
@@ -36,14 +36,14 @@ class History:
     def number(self):
         return (self.episode * 16 + self.step) % 200
 
-    def reset(self, lanes):
+    def reset(self, env_indices):
         """Begin new episodes, as if environments were reset by hand."""
-        count = len(self.episode[lanes])
-        self.episode[lanes] = self.episodes + np.arange(count)
-        self.step[lanes], self.episodes = 0, self.episodes + count
+        count = len(self.episode[env_indices])
+        self.episode[env_indices] = self.episodes + np.arange(count)
+        self.step[env_indices], self.episodes = 0, self.episodes + count
 
     def fill(self, steps, *buffers):
-        """Add so many steps to each buffer."""
+        """Add a number of steps to each buffer."""
         for _ in range(steps):
             transition = self.next()
             for buffer in buffers:

@@ -1,7 +1,7 @@
 """Kill writers of a memory-mapped buffer, again and again, and look at what they leave. `python killed_writers.py PATH`
 
 A row is a number: so is its observation, reward and action. An episode ends after each number that 7 divides with the
-lane as the remainder, and then its final observation is half a step further.
+environment's index as the remainder, and then its final observation is half a step further.
 """
 
 import mmap
@@ -17,18 +17,18 @@ from gymnasium import spaces
 
 from bridge import ReplayBuffer
 
-CAPACITY, LANES, KILLS = 200, 3, 25
+CAPACITY, NUM_ENVS, KILLS = 200, 3, 25
 SPACE = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 
 
 def open_buffer(path):
-    return ReplayBuffer(CAPACITY * LANES, SPACE, SPACE, device="cpu", n_envs=LANES, storage="memmap", path=path)
+    return ReplayBuffer(CAPACITY * NUM_ENVS, SPACE, SPACE, device="cpu", n_envs=NUM_ENVS, storage="memmap", path=path)
 
 
 def rows(first, count):
     """The arguments of an `extend`."""
-    number = np.arange(first, first + count, dtype=float)[:, None].repeat(LANES, 1)
-    ends = number % 7 == np.arange(LANES)
+    number = np.arange(first, first + count, dtype=float)[:, None].repeat(NUM_ENVS, 1)
+    ends = number % 7 == np.arange(NUM_ENVS)
     return number, number, number, ends, ends & (number % 2 == 0), np.where(ends, number + 0.5, number + 1)
 
 
@@ -59,15 +59,15 @@ def check(path, shared):
     buffer = open_buffer(path)
     flushed, stored, since = struct.unpack("ddd", shared[:24])
     size = buffer.size()
-    observation = np.roll(buffer.observations[..., 0], -buffer.take_ring().oldest, axis=0)[:size]
+    observation = np.roll(buffer.observations[..., 0], -buffer.ring_on_host().oldest, axis=0)[:size]
     newest = observation[-1, 0] if size else -1
     if shared[24:25] == b"0":
         assert size >= min(stored, CAPACITY - since - CAPACITY // 64 - 1), (size, stored, since)
         assert not size or newest == flushed, (newest, flushed)
     if size:
-        following = np.roll(buffer.next_observations[..., 0], -buffer.take_ring().oldest, axis=0)[:size]
-        ends = np.roll(buffer.dones, -buffer.take_ring().oldest, axis=0)[:size]
-        wanted = observation % 7 == np.arange(LANES)
+        following = np.roll(buffer.next_observations[..., 0], -buffer.ring_on_host().oldest, axis=0)[:size]
+        ends = np.roll(buffer.dones, -buffer.ring_on_host().oldest, axis=0)[:size]
+        wanted = observation % 7 == np.arange(NUM_ENVS)
         assert (ends[:-1] >= wanted[:-1]).all()
         assert (following == np.where(wanted, observation + 0.5, observation + 1)).all()
         # Writers left episodes without an end: there the next number is another, and the tag says so.

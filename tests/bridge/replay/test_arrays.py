@@ -55,15 +55,15 @@ def assert_same(ours, theirs, names=NAMES):
 
 
 def indices(rng, rows, n_envs):
-    """Indices of rows and lanes of all the kinds that there are."""
+    """Indices of rows and environments of all the kinds that there are."""
     row, some = int(rng.integers(rows)), rng.integers(0, rows, 3)
-    lane = int(rng.integers(n_envs))
+    index = int(rng.integers(n_envs))
     mask = np.zeros((12, n_envs), bool)
     mask[:rows] = rng.random((rows, n_envs)) < 0.2
-    lanes = rng.integers(0, n_envs, 3)
+    indices = rng.integers(0, n_envs, 3)
     return [
-        row, (row, lane), slice(row, row + 3), some, list(map(int, some)), (some, lane), (some, lanes),
-        (slice(None), lane), (...,), mask, mask.any(1), (slice(1, None, 2), slice(0, 1)), np.int64(row),
+        row, (row, index), slice(row, row + 3), some, list(map(int, some)), (some, index), (some, indices),
+        (slice(None), index), (...,), mask, mask.any(1), (slice(1, None, 2), slice(0, 1)), np.int64(row),
     ]  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_a_buffer_filled_by_hand_holds_what_sb3s_does(order, n_steps):
 
 @pytest.mark.parametrize(("kind", "n_envs", "sb3s"), KINDS)
 def test_an_add_written_for_sb3s_arrays_works(kind, n_envs, sb3s):
-    """As subclasses have it."""
+    """Write into the arrays as a subclass of SB3's buffer may."""
 
     def add(buffer, obs, next_obs, action, reward, done, infos):
         for name, values in (("observations", obs), ("next_observations", next_obs)):
@@ -201,7 +201,7 @@ def test_an_add_written_for_sb3s_arrays_works(kind, n_envs, sb3s):
         add(theirs, *transition)
         assert_same(ours, theirs)
     # Rows of the side ring are used again: there are few of them.
-    assert len(ours.take_ring().end_slot) <= 64
+    assert len(ours.ring_on_host().end_slot) <= 64
     taken = ours.sample_slices(20, 2)
     number = leaves(taken.observations)[next(iter(leaves(taken.observations)))].reshape(20, 2, -1)[:, :, 0].long()
     assert ((number[:, 1] - number[:, 0]) % 200 == 1).all()
@@ -231,7 +231,7 @@ def test_a_rollout_over_timeouts_that_were_written_without_dones_has_its_own_end
 
 def test_reading_some_rows_costs_the_same_whatever_the_capacity():
     ours, _, _ = pair(size=100_000, steps=20)
-    ours.take_ring().tag = counted = CountedTags(ours.take_ring().tag)
+    ours.ring_on_host().tag = counted = CountedTags(ours.ring_on_host().tag)
     for name in ("next_observations", "dones", "timeouts", "observations"):
         getattr(ours, name)[3], getattr(ours, name)[[5, 7], 0]
         np.asarray(getattr(ours, name)[2:6])

@@ -23,7 +23,7 @@ ROWS = 20
 
 
 class Rewards:
-    """What a buffer asks of environments: infos count too, if there are any."""
+    """Environment with what a buffer needs: its reward also depends on infos, if there are any."""
 
     def env_method(self, name, achieved, desired, infos, indices):
         assert (name, indices, len(infos)) == ("compute_reward", [0], len(achieved))
@@ -197,21 +197,21 @@ def test_lent_and_brought_back_it_is_the_same(steps):
         buffer.add(*added)
         kept.add(*added)
         last = added[1]
-    buffer.return_lent(buffer.lend(last, 1000))
+    buffer.keep_on_device(buffer.to_device(last, 1000))
     np.testing.assert_array_equal(buffer.ep_length, kept.ep_length)
     assert assert_same_samples(buffer, kept, 0)
 
 
 @pytest.mark.parametrize("strategy", tiered(["future", "final", "episode"], "future"))
 def test_a_program_draws_the_transitions_and_goals_that_the_host_draws(strategy):
-    """As often: of 20 transitions those of two running episodes are never drawn."""
+    """Both draw each transition equally often, but never those in running episodes."""
     buffer = make(n_envs=2, goal_selection_strategy=strategy)
     for added in history(2, 47, seed=5):
         buffer.add(*added)
         last = added[1]
     np.random.seed(0)  # noqa: NPY002
     host = buffer.sample(40_000)
-    replay = buffer.lend(last, 10)
+    replay = buffer.to_device(last, 10)
     bits = jax.random.bits(jax.random.key(0), (2, 40_000))
 
     def compute_reward(achieved, desired, info):
@@ -222,7 +222,7 @@ def test_a_program_draws_the_transitions_and_goals_that_the_host_draws(strategy)
     assert relabelled == 32_000
 
     def pairs(observations, part):
-        """How often each transition was drawn with each goal."""
+        """Return how often each transition was drawn with each goal."""
         rows = np.concatenate(
             [np.asarray(observations[name])[part] for name in ("observation", "desired_goal")], axis=1
         )

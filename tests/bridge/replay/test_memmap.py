@@ -64,12 +64,12 @@ def test_what_was_overwritten_since_the_last_flush_is_not_stored(tmp_path):
     buffer = open_buffer(tmp_path, "vector", size=300)
     history.fill(130, buffer)
     buffer.flush()
-    newest = buffer.next_observations[buffer.take_ring().newest].copy()
+    newest = buffer.next_observations[buffer.ring_on_host().newest].copy()
     history.fill(20, buffer)
     del buffer
     buffer = open_buffer(tmp_path, "vector", size=300)
     assert 78 <= buffer.size() <= 80
-    np.testing.assert_array_equal(buffer.next_observations[buffer.take_ring().newest], newest)
+    np.testing.assert_array_equal(buffer.next_observations[buffer.ring_on_host().newest], newest)
 
 
 def test_reset_forgets_what_is_in_files_too(tmp_path):
@@ -222,9 +222,9 @@ def test_a_folder_in_which_a_buffer_was_begun_and_no_more_is_taken(tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="a file is handed to another process")
 def test_a_closed_folder_is_free_while_a_process_lives_that_has_its_files_open(tmp_path):
-    """As one that was forked: a worker of a DataLoader, say."""
+    """The other process has the files open, as a forked worker of a DataLoader has."""
     buffer = open_buffer(tmp_path)
-    lock = buffer.take_ring().storage._lock
+    lock = buffer.ring_on_host().storage._lock
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock.fileno()]) as other:
         buffer.close()
         assert open_buffer(tmp_path).size() == 0

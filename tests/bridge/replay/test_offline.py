@@ -16,7 +16,7 @@ LENGTHS = (5, 1, 8, 3)
 
 
 def episodes(kind=dict):
-    """Episodes of so many steps; observations are 100 * episode + step, those of odd number end in a terminal state."""
+    """Episodes of these lengths: observations are 100 * episode + step; every second ends in a terminal state."""
     found = []
     for number, length in enumerate(LENGTHS):
         steps = 100.0 * number + np.arange(length + 1)
@@ -92,7 +92,7 @@ def test_without_next_observations_the_last_of_a_truncated_episode_is_one():
 
 
 class Dataset:
-    """What Minari's datasets show of themselves."""
+    """Dataset with the attributes of Minari's datasets."""
 
     observation_space = action_space = NUMBER
     total_steps = sum(LENGTHS)

@@ -101,9 +101,9 @@ def test_it_comes_back_as_it_was(kind, steps):
     assert type(again) is type(buffer)
     assert {*vars(again)} == {*vars(buffer)}
     assert (again.optimize_memory_usage, again.mine) == (True, "attribute")
-    for name, value in vars(buffer.take_ring()).items():
+    for name, value in vars(buffer.ring_on_host()).items():
         if name != "storage":
-            _assert_equal(getattr(again.take_ring(), name), value, name)
+            _assert_equal(getattr(again.ring_on_host(), name), value, name)
     if isinstance(buffer, HerReplayBuffer):
         _assert_equal(vars(again._episodes), vars(buffer._episodes), "episodes")
         again.set_env(buffer.env)

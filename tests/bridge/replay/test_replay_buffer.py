@@ -1,4 +1,4 @@
-"""ReplayBuffer in the place of SB3's: the same samples, in SB3's own algorithms too."""
+"""ReplayBuffer instead of SB3's: the same samples, also in SB3's algorithms."""
 
 import copy
 import io
@@ -114,14 +114,14 @@ def test_vec_normalize_is_honoured_as_by_sb3(space):
 
 def test_infos_are_read_where_an_episode_ended_alone():
     class Infos:
-        def __getitem__(self, lane):
-            assert lane == 1
+        def __getitem__(self, index):
+            assert index == 1
             return {"TimeLimit.truncated": True}
 
     buffer, observation = make(), np.zeros((3, 3), np.float32)
     buffer.add(observation, observation, np.zeros((3, 2)), np.zeros(3), np.array([False, True, False]), Infos())
     np.testing.assert_array_equal(buffer.timeouts[0], [0, 1, 0])
-    unread = StepInfos(QuietInfos(3), lambda infos: pytest.fail("somebody read the infos"))
+    unread = StepInfos(QuietInfos(3), lambda infos: pytest.fail("The infos were read."))
     buffer.add(observation, observation, np.zeros((3, 2)), np.zeros(3), np.zeros(3, bool), unread)
 
 
@@ -222,7 +222,7 @@ def test_memory_of_a_transition_is_at_most_six_tenths_of_sb3s():
     for step in range(3_000):
         done[0] = step % 200 == 199
         ours.add(observation, observation, np.zeros((1, 6)), np.zeros(1), done, [{}])
-    holders = (theirs, ours.take_ring())
+    holders = (theirs, ours.ring_on_host())
     sizes = [sum(x.nbytes for x in vars(holder).values() if isinstance(x, np.ndarray)) for holder in holders]
     assert sizes[1] <= 0.6 * sizes[0]
 
@@ -279,7 +279,7 @@ def test_extend_adds_steps_one_after_the_other_as_sb3s_does(space):
 
 
 def test_what_a_buffer_holds_extends_another_as_sb3s():
-    """Where a timeout of its arrays, in an info, is an array of one number."""
+    """A timeout in an info may be an array of one number."""
     given, history = make(num_envs=1), History(1, OBSERVATIONS["vector"], 0)
     history.fill(given.buffer_size, given)
     assert given.timeouts.any()

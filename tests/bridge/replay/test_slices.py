@@ -19,49 +19,49 @@ NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 
 
 class Oracle:
-    """All that a buffer should hold, one list of slots for each lane, beside the buffer."""
+    """All that a buffer should hold, one list of slots for each environment, beside the buffer."""
 
     def __init__(self, capacity, num_envs):
         self.buffer = ReplayBuffer(capacity * num_envs, NUMBER, ACTION, device="cpu", n_envs=num_envs)
-        self.lanes = [collections.deque(maxlen=capacity) for _ in range(num_envs)]
+        self.slots = [collections.deque(maxlen=capacity) for _ in range(num_envs)]
         self.num_envs, self.serial = num_envs, itertools.count()
         self.episode = [next(self.serial) for _ in range(num_envs)]
         self.step, self.observation = [0] * num_envs, [float(next(self.serial)) for _ in range(num_envs)]
 
     def rows(self, ends):
-        """Step all lanes. Of each step and lane: 0 goes on, 1 terminates, 2 truncates, 3 both."""
+        """Step all environments. For each step and environment: 0 continues, 1 terminates, 2 truncates, 3 both."""
         columns = collections.defaultdict(list)
         for row in ends:
-            for lane, end in enumerate(row):
+            for index, end in enumerate(row):
                 after = float(next(self.serial))
                 slot = {
-                    "episode": self.episode[lane],
-                    "episode_steps": self.step[lane],
-                    "observations": self.observation[lane],
+                    "episode": self.episode[index],
+                    "episode_steps": self.step[index],
+                    "observations": self.observation[index],
                     "next_observations": after,
                     "terminated": bool(end & 1),
                     "truncated": bool(end & 2),
                     "rewards": float(next(self.serial)),
                 }
-                self.lanes[lane].append(slot)
+                self.slots[index].append(slot)
                 for name, value in slot.items():
                     columns[name].append(value)
-                self.observation[lane], self.step[lane] = after, self.step[lane] + 1
+                self.observation[index], self.step[index] = after, self.step[index] + 1
                 if end:
-                    self.begin(lane)
+                    self.begin(index)
         return {name: np.array(values).reshape(len(ends), self.num_envs) for name, values in columns.items()}
 
-    def begin(self, lane):
-        self.episode[lane], self.step[lane] = next(self.serial), 0
-        self.observation[lane] = float(next(self.serial))
+    def begin(self, index):
+        self.episode[index], self.step[index] = next(self.serial), 0
+        self.observation[index] = float(next(self.serial))
 
     def add(self, ends):
         """One `add` of a row."""
         rows = {name: column[0] for name, column in self.rows([ends]).items()}
         infos = [{"TimeLimit.truncated": bool(flag)} for flag in rows["truncated"] & ~rows["terminated"]]
-        for lane, end in enumerate(ends):
+        for index, end in enumerate(ends):
             if end == 3:  # SB3's infos cannot say so
-                self.lanes[lane][-1]["truncated"] = False
+                self.slots[index][-1]["truncated"] = False
         self.buffer.add(
             rows["observations"],
             rows["next_observations"],
@@ -79,17 +79,17 @@ class Oracle:
             rows["observations"], np.zeros((len(ends), self.num_envs, 2)), *(rows[n] for n in names)
         )
 
-    def reset_by_hand(self, lane):
+    def reset_by_hand(self, index):
         """Begin an episode without an end of the one before, which shows with the next row."""
-        if self.lanes[lane] and self.step[lane]:
-            self.lanes[lane][-1]["truncated"] = True
-        self.begin(lane)
+        if self.slots[index] and self.step[index]:
+            self.slots[index][-1]["truncated"] = True
+        self.begin(index)
 
     def windows(self, length, strict=True):
         """All windows: lists of slots."""
         found = []
-        for lane in self.lanes:
-            for _, episode in itertools.groupby(lane, key=lambda slot: slot["episode"]):
+        for slots in self.slots:
+            for _, episode in itertools.groupby(slots, key=lambda slot: slot["episode"]):
                 slots = [dict(slot) for slot in episode]
                 if slots[0]["terminated"] or slots[0]["truncated"]:
                     slots[0]["episode_steps"] = 0  # of an episode of which the end alone is stored
@@ -138,7 +138,7 @@ def test_slices_are_windows_of_one_episode_and_every_window_is_drawn(capacity, a
             getattr(oracle, act)(argument)
             pending = act == "reset_by_hand"
             continue
-        if pending or not oracle.lanes[0]:  # nobody knows yet that the episode was left
+        if pending or not oracle.slots[0]:  # that the episode was left is not known yet
             continue
         windows = oracle.windows(argument, strict)
         if not windows:
@@ -156,7 +156,7 @@ def test_slices_are_windows_of_one_episode_and_every_window_is_drawn(capacity, a
 
 
 def filled(episode_length=None, rows=40, capacity=32, seed=0):
-    """An oracle of two lanes whose ring has wrapped."""
+    """Return an oracle of two environments whose ring has wrapped."""
     oracle, rng = Oracle(capacity, 2), np.random.default_rng(seed)
     for row in range(rows):
         end = (row % episode_length == 0) if episode_length else rng.random(2) < 0.15
@@ -212,7 +212,7 @@ def test_rare_windows_are_found():
 
 def test_burn_in_is_what_comes_before_and_is_masked_at_the_beginning_of_an_episode():
     oracle = filled(episode_length=7)
-    slots = {slot["rewards"]: slot for lane in oracle.lanes for slot in lane}
+    slots = {slot["rewards"]: slot for slots in oracle.slots for slot in slots}
     samples = oracle.buffer.sample_slices(300, 3, burn_in=4)
     assert samples.mask.shape == samples.rewards.shape == (300, 7)
     drawn = check(samples, oracle.windows(3), 3, burn_in=4)
@@ -306,14 +306,14 @@ def test_a_draw_reads_as_few_tags_whatever_is_stored(rows):
     number = np.zeros((rows, 1))
     ends = np.arange(rows)[:, None] % 100 == 99
     buffer.add_rollout(number, np.zeros((rows, 1, 2)), number, ends, ends & False, number)
-    ring = buffer.take_ring()
+    ring = buffer.ring_on_host()
     ring.tag = counted = CountedTags(ring.tag)
     assert buffer.sample_slices(64, 4).mask.all()
     assert max(counted.read) <= 64 * 4
 
 
 def test_of_more_rows_than_the_buffer_holds_only_what_is_documented_is_read():
-    """What a step led to is read where an episode ends and in the last step, and nowhere else."""
+    """Next observations are read where an episode ends and in the last step, and nowhere else."""
     box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     buffer = ReplayBuffer(10, box, box, device="cpu")
     number = np.arange(15.0)[:, None, None]

@@ -14,7 +14,7 @@ from jaxenvs import learn
 
 
 def monitor_file(folder, returns, length=10, seconds=36.0):
-    """What a VecMonitor writes of episodes of one length, `seconds` apart."""
+    """Write the file of a VecMonitor for episodes of one length, `seconds` apart."""
     folder.mkdir(exist_ok=True)
     writer = ResultsWriter(str(folder / "monitor.csv"), {"t_start": 0.0, "env_id": "None"})
     for number, gained in enumerate(returns, start=1):
@@ -24,7 +24,7 @@ def monitor_file(folder, returns, length=10, seconds=36.0):
 
 
 def metrics_of(returns, episodes=None):
-    """As `learn.train` gives them, of rollouts of 100 steps; what no episode earned is NaN, whatever is given."""
+    """Return metrics as `learn.train` does, for rollouts of 100 steps; returns without an episode are NaN."""
     returns = jnp.asarray(returns, jnp.float32)
     timesteps = jnp.broadcast_to(100 * jnp.arange(1, returns.shape[-1] + 1), returns.shape)
     episodes = jnp.full(returns.shape, 5) if episodes is None else jnp.asarray(episodes)

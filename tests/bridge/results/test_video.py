@@ -120,7 +120,7 @@ def test_a_circle_of_a_square_world_stays_a_circle(tmp_path):
 
 @jaxenvs.environment
 class Undrawn(Square):
-    """The same without a picture."""
+    """The same environment without a picture."""
 
     draw = jaxenvs.Environment.draw
 

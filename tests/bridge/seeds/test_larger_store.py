@@ -1,4 +1,4 @@
-"""What a replay store holds is still there when its seeds go on with a larger one."""
+"""A replay store keeps its content when seeds continue with a larger store."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ ACTION = jnp.zeros((1,))
 
 
 def filled(replay, times):
-    """With steps that each are an episode, of which the last observation is 100 more than the first."""
+    """Add steps that each are an episode, whose last observation is 100 more than the first."""
     for time in times:
         now, yes, no = jnp.full((1, 1), float(time)), jnp.ones(1, bool), jnp.zeros(1, bool)
         replay = replay.add(now, ACTION, jnp.full(1, float(time)), yes, no, now + 1, now + 100)
@@ -23,7 +23,7 @@ def filled(replay, times):
 
 
 def larger(replay, capacity, num_ends=None):
-    """In the store of a larger budget, as the one seed of a sweep."""
+    """Return the content in the store of a larger budget, as the only seed of a sweep."""
     arrays = {f".replay{name}": array[None] for name, array in to_arrays(replay).items()}
     whole = replay.episodes is not None
     state = SimpleNamespace(replay=Replay.create(capacity, jnp.zeros((1, 1)), ACTION, num_ends, whole))
@@ -59,7 +59,7 @@ def test_a_ring_that_had_not_wrapped_is_kept_as_it_was():
 
 
 def with_episodes(replay, times):
-    """With steps of episodes of three each."""
+    """Add steps of episodes of three steps each."""
     no = jnp.zeros(1, bool)
     for time in times:
         now, done = jnp.full((1, 1), float(time)), jnp.full(1, time % 3 == 2)

@@ -51,7 +51,7 @@ def models(algorithm, **numbers):
 
 
 def sweep(algorithm):
-    return SeedSweep(models(algorithm), STEPS, shares_programs=True)
+    return SeedSweep(models(algorithm), STEPS, shares_compiled=True)
 
 
 def trained(sweep, training):

@@ -84,10 +84,10 @@ def test_new_opponents_compile_nothing(prioritized, compiled):
     jax.jit(lambda x: x + 3)(1.0)
     assert compiled  # they are seen
     compiled.clear()
-    programs, copies = model.get_env().programs, model.league.num_copies
+    programs, copies = model.get_env().compiled, model.league.num_copies
     model.learn(3 * ROLLOUT, callback(prioritized=prioritized), reset_num_timesteps=False)
     assert model.league.num_copies == copies + 3
-    assert model.get_env().programs is programs
+    assert model.get_env().compiled is programs
     assert not compiled
 
 

@@ -1,4 +1,4 @@
-"""SB3's action noise in programs: one draw for each number of an action, or SB3's own code."""
+"""Action noise of SB3 in compiled functions: one draw for each number of an action, or SB3's own code."""
 
 import gymnasium
 import jax
@@ -58,7 +58,7 @@ class Silent(VectorizedActionNoise):
 
 
 def explored(env, noise, package=bridge, steps=400):
-    """What is added to the actions of a policy that learns nothing, (steps, n_envs, n)."""
+    """Return what is added to the actions of a policy that learns nothing, (steps, n_envs, n)."""
     np.random.seed(0)  # noqa: NPY002
     settings = {**SETTINGS, "buffer_size": steps * getattr(env, "num_envs", 1), "policy_kwargs": {"net_arch": [8]}}
     model = package.TD3("MlpPolicy", env, action_noise=noise, learning_starts=0, gradient_steps=0, **settings)
@@ -119,7 +119,7 @@ def test_a_subclass_of_the_noise_of_many_environments_is_asked():
 
 def test_noise_of_ones_own_leaves_the_update_compiled():
     class Mine(NormalActionNoise):
-        """As SB3's."""
+        """Noise with the interface of SB3's."""
 
     settings = {**SETTINGS, "learning_starts": 4, "policy_kwargs": {"net_arch": [8]}}
     model = bridge.TD3("MlpPolicy", HostMatrix(), action_noise=Mine(np.zeros((2, 2)), SIGMA), **settings).learn(8)

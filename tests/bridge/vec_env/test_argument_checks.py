@@ -1,4 +1,4 @@
-"""What a JaxVecEnv refuses, without having changed anything. Values that no argument takes: tests/fuzz."""
+"""Arguments that a JaxVecEnv refuses, without having changed anything. tests/fuzz has values of wrong types."""
 
 import functools
 import types
@@ -40,7 +40,7 @@ def test_a_seed_may_be_an_int_of_numpy():
     assert counter().seed(np.int64(7)) == [7, 8, 9]
 
 
-def test_no_lanes_are_lanes_too():
+def test_set_attr_of_no_environments_changes_nothing():
     venv = counter()
     assert venv.get_attr("length", []) == venv.env_method("replace", indices=[]) == []
     venv.set_attr("length", 3, np.array([], int))
@@ -98,7 +98,7 @@ def test_what_would_change_the_action_space_is_refused():
     assert venv.get_attr("max_torque") == [2.0, 2.0]
 
 
-def test_bounds_of_observations_change_with_the_parameter_of_all_lanes():
+def test_bounds_of_observations_change_with_the_parameter_of_all_environments():
     venv = pendulum()
     venv.set_attr("max_speed", 5.0)
     assert venv.observation_space == spaces.Box(np.float32([-1, -1, -5]), np.float32([1, 1, 5]))
@@ -107,7 +107,7 @@ def test_bounds_of_observations_change_with_the_parameter_of_all_lanes():
     assert venv.observation_space.high[2] == 6
 
 
-def test_lanes_with_observation_spaces_of_their_own_are_refused():
+def test_environments_with_different_observation_spaces_are_refused():
     venv = pendulum()
     with pytest.raises(
         ValueError, match=r"max_speed = 5.0 would change the .* of some environments to Box.*change all"
@@ -155,7 +155,7 @@ def test_a_state_that_get_state_did_not_write_is_refused(change, message, cartpo
 
 
 class Scheme:
-    """Has no repr of its own."""
+    """Has no custom repr."""
 
 
 @environment

@@ -60,18 +60,18 @@ def test_set_attr_takes_effect_without_compiling_again():
     twin.reset()
     venv.step(np.ones(3, int))
     twin.step(np.ones(3, int))
-    programs = venv.programs
+    programs = venv.compiled
     compiled = programs.step._cache_size()
     venv.set_attr("force_magnitude", 50)  # an int where a float was
     assert venv.get_attr("force_magnitude") == [50.0] * 3
     np.testing.assert_array_equal(venv.step(np.ones(3, int))[0][:, 0], twin.step(np.ones(3, int))[0][:, 0])
     velocity, unchanged = venv.step(np.ones(3, int))[0][:, 1], twin.step(np.ones(3, int))[0][:, 1]
     assert (velocity > 3 * unchanged).all()
-    assert venv.programs is programs
+    assert venv.compiled is programs
     assert programs.step._cache_size() == compiled
 
 
-def test_set_attr_of_some_lanes_changes_only_those():
+def test_set_attr_of_some_environments_changes_only_those():
     venv, twin = (JaxVecEnv(Counter(length=5), 3, 0) for _ in range(2))
     venv.reset()
     twin.reset()
@@ -79,12 +79,12 @@ def test_set_attr_of_some_lanes_changes_only_those():
     assert venv.get_attr("length") == [2, 5, 2]
     dones = [venv.step(np.zeros(3, int))[2] for _ in range(5)]
     np.testing.assert_array_equal(np.sum(dones, axis=0), [2, 1, 2])
-    compiled = venv.programs.step._cache_size()
+    compiled = venv.compiled.step._cache_size()
     venv.set_attr("length", 3, indices=1)
     venv.set_attr("length", 4)
     assert venv.get_attr("length") == [4, 4, 4]
     venv.step(np.zeros(3, int))
-    assert venv.programs.step._cache_size() == compiled
+    assert venv.compiled.step._cache_size() == compiled
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_bad_set_attr_is_named_and_changes_nothing(name, value, error, message
     assert venv.venv == before
 
 
-def test_env_method_passes_the_state_of_the_lane():
+def test_env_method_passes_the_state_of_the_environment():
     venv = counter()
     venv.reset()
     venv.step(np.zeros(3, int))
@@ -128,7 +128,7 @@ def test_env_is_wrapped_knows_monitor_alone():
     assert venv.env_is_wrapped(type("Other", (Monitor.__mro__[1],), {}), indices=[0]) == [False]
 
 
-def test_render_tiles_the_first_lanes():
+def test_render_tiles_the_first_environments():
     venv = make_vec_env("CartPole-v1", 40, seed=0)
     venv.reset()
     (one, *_) = images = venv.get_images()
@@ -174,10 +174,10 @@ def test_set_attr_takes_a_dict_of_arrays_and_compiles_nothing_again():
     venv = JaxVecEnv(weighted(), 2, seed=0)
     np.testing.assert_array_equal(venv.reset(), [[4.0], [4.0]])
     venv.step(np.zeros(2, int))
-    programs, compiled = venv.programs, venv.programs.step._cache_size()
+    programs, compiled = venv.compiled, venv.compiled.step._cache_size()
     venv.set_attr("weights", {"a": np.full(3, 2), "b": 5})  # ints where floats were
     np.testing.assert_array_equal(venv.step(np.zeros(2, int))[0], [[11.0], [11.0]])
-    assert venv.programs is programs
+    assert venv.compiled is programs
     assert programs.step._cache_size() == compiled
 
 

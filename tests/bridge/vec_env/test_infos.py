@@ -1,4 +1,4 @@
-"""What stands in the infos of a JaxVecEnv."""
+"""The contents of the infos of a JaxVecEnv."""
 
 import ast
 import copy
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bridge.host_env.step_infos import StepInfos
+from bridge.vec_env.compiled_functions import Outputs
 from bridge.vec_env.infos import QuietInfos, ended_infos, update_reset_infos
-from bridge.vec_env.programs import Outputs
 
 QUIET = {"TimeLimit.truncated": False}
 WRITES = {
@@ -135,10 +135,10 @@ def test_of_many_steps_and_of_one_the_infos_of_ended_episodes_are_alike():
     infos = ended_infos(MANY, AT, 0.0)
     one = [
         info
-        for step, lanes in ((0, [0, 2]), (1, [2]))
+        for step, env_indices in ((0, [0, 2]), (1, [2]))
         for info in ended_infos(
             Outputs(*[_at(part, step) for part in MANY]),
-            (np.array(lanes),),
+            (np.array(env_indices),),
             0.0,
         )
     ]
@@ -171,7 +171,7 @@ def test_without_a_final_observation_infos_have_none():
     assert "terminal_observation" not in ended_infos(MANY._replace(final_observation=()), AT, 0.0)[0]
 
 
-def test_of_a_lane_that_ended_twice_the_last_reset_counts():
+def test_the_last_reset_counts_of_an_environment_whose_episodes_ended_twice():
     reset_infos = [{"before": True} for _ in range(3)]
     update_reset_infos(reset_infos, MANY.info, AT)
     assert reset_infos == [{"speed": 0.0}, {"before": True}, {"speed": -5.0}]

@@ -43,11 +43,11 @@ class Failing:
 def test_after_a_step_that_failed_a_reset_opens_the_environments_again(program, step, error):
     venv = counter()
     venv.reset()
-    programs = venv.programs
-    venv.programs = SimpleNamespace(**vars(programs) | {program: Failing(error)})
+    programs = venv.compiled
+    venv.compiled = SimpleNamespace(**vars(programs) | {program: Failing(error)})
     with pytest.raises(type(error)):
         step(venv)
-    venv.programs = programs
+    venv.compiled = programs
     for call in (step, JaxVecEnv.get_state):
         with pytest.raises(RuntimeError, match=r"Call reset\(\) first"):
             call(venv)
@@ -60,15 +60,15 @@ def test_a_program_that_fails_while_the_host_waits_leaves_no_state():
     venv = counter()
     venv.reset()
     venv.step_async(ACTIONS)
-    programs = venv.programs
+    programs = venv.compiled
 
     def fail(packed):
         raise RuntimeError("out of memory")
 
-    venv.programs = SimpleNamespace(**vars(programs) | {"outputs_on_host": fail})
+    venv.compiled = SimpleNamespace(**vars(programs) | {"outputs_on_host": fail})
     with pytest.raises(RuntimeError, match="out of memory"):
         venv.step_wait()
-    venv.programs = programs
+    venv.compiled = programs
     with pytest.raises(RuntimeError, match=r"Call reset\(\) first"):
         venv.step(ACTIONS)
     assert venv.reset().shape == (3, 2)
@@ -78,7 +78,7 @@ CALLS = {
     "reset": lambda venv: venv.reset(),
     "step": lambda venv: venv.step(ACTIONS),
     "set_attr": lambda venv: venv.set_attr("length", 3),
-    "set_attr of a lane": lambda venv: venv.set_attr("length", 3, 1),
+    "set_attr of one environment": lambda venv: venv.set_attr("length", 3, 1),
     "set_state": lambda venv: venv.set_state(venv.get_state()),
 }
 
@@ -99,7 +99,7 @@ def test_ctrl_c_before_any_line_leaves_environments_that_a_reset_opens(call):
 
 
 def interrupted_before_line(number, call):
-    """Whether `call` ran so many lines of JaxVecEnv that it could be interrupted before this one."""
+    """Return whether `call` ran this many lines of JaxVecEnv, and so could be interrupted before the next one."""
     left = number
 
     def trace(frame, event, arg):

@@ -80,8 +80,8 @@ def test_it_does_what_dummy_vec_env_does_with_monitored_environments(env, num_st
 def test_every_kind_of_observation_arrives_in_its_space(kind):
     venv = counter(observation_kind=kind)
     for observation in (venv.reset(), venv.step(np.zeros(3, int))[0]):
-        for lane in range(3):
-            assert venv.observation_space.contains(jax.tree.map(lambda leaf, lane=lane: leaf[lane], observation))
+        for index in range(3):
+            assert venv.observation_space.contains(jax.tree.map(lambda leaf, index=index: leaf[index], observation))
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
@@ -149,7 +149,7 @@ def test_time_limit_truncated_is_false_where_the_episode_also_terminated():
         assert [info["TimeLimit.truncated"] for info in infos] == [expected, expected]
 
 
-def test_lane_i_of_a_seed_replays_lane_0_of_seed_plus_i():
+def test_environment_i_of_a_seed_replays_environment_0_of_seed_plus_i():
     many, one = make_vec_env("CartPole-v1", 4, seed=10), make_vec_env("CartPole-v1", 1, seed=12)
     np.testing.assert_allclose(many.reset()[2], one.reset()[0], atol=1e-7)
     for _ in range(40):
@@ -258,10 +258,16 @@ def test_the_state_of_another_environment_is_refused_and_nothing_changes():
     chex.assert_trees_all_equal(venv.get_state(), before)
 
 
-def test_environments_of_the_same_kind_share_their_programs():
+def test_environments_of_the_same_kind_share_their_compiled_functions():
     a, b = (make_vec_env("CartPole-v1", 3, seed=s, env_kwargs={"gravity": g}) for s, g in ((0, 9.8), (1, 5.0)))
-    assert a.programs is b.programs
-    assert make_vec_env("CartPole-v1", 4).programs is not a.programs
+    assert a.compiled is b.compiled
+    assert make_vec_env("CartPole-v1", 4).compiled is not a.compiled
+
+
+def test_programs_is_the_deprecated_name_of_compiled():
+    venv = make_vec_env("CartPole-v1", 1)
+    with pytest.warns(DeprecationWarning, match="JaxVecEnv.programs is deprecated: use compiled"):
+        assert venv.programs is venv.compiled
 
 
 def test_make_vec_env_takes_environments_classes_and_wrappers():
@@ -295,9 +301,9 @@ def test_step_torch_gives_what_step_gives():
         np.testing.assert_allclose(observation.numpy(), expected, atol=1e-6)
         np.testing.assert_array_equal(reward.numpy(), rewards)
         np.testing.assert_array_equal((terminated | truncated).numpy(), dones)
-        for lane in np.flatnonzero(dones):
-            np.testing.assert_allclose(final[lane].numpy(), infos[lane]["terminal_observation"], atol=1e-6)
-            assert bool(truncated[lane] & ~terminated[lane]) == infos[lane]["TimeLimit.truncated"]
+        for index in np.flatnonzero(dones):
+            np.testing.assert_allclose(final[index].numpy(), infos[index]["terminal_observation"], atol=1e-6)
+            assert bool(truncated[index] & ~terminated[index]) == infos[index]["TimeLimit.truncated"]
     assert (terminated.dtype, reward.dtype) == (torch.bool, torch.float32)
     with pytest.raises(ValueError, match=r"actions must have shape \(6,\), got \(5,\)"):
         venv.step_torch(torch.zeros(5, dtype=torch.int64))

@@ -8,19 +8,19 @@ import pytest
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
+from bridge.vec_env.compiled_functions import Outputs
 from bridge.vec_env.infos import ended_infos, update_reset_infos
-from bridge.vec_env.programs import Outputs
-from bridge.wrappers.chain import Chain, in_dtypes_of, step
+from bridge.wrappers.wrapped_env import WrappedEnv, in_dtypes_of, step_wrappers
 
 # What differs between two wrappers that are alike, or is theirs for good.
 OWN = {"venv", "class_attributes", "t_start", "results_writer"}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def program(types, packing, venv, packed_state, states, actions):
+def compiled_steps(types, packing, venv, packed_state, states, actions):
     def advance(carry, action):
         env_state, timestep = venv.step(carry[0], action)
-        states, timestep, outputs = step(types, carry[1], timestep, action)
+        states, timestep, outputs = step_wrappers(types, carry[1], timestep, action)
         return (env_state, states), (Outputs.of(timestep), outputs)
 
     start = packing.unpack(packed_state), states
@@ -29,29 +29,31 @@ def program(types, packing, venv, packed_state, states, actions):
 
 
 def compiled(env, last_obs, actions):
-    """What each step gives: observations, rewards, dones, and the infos of the episodes that ended, by lane."""
-    chain = Chain.of(env)
-    base, actions = chain.base, np.asarray(actions, chain.base.action_dtype)
-    packed, *rest = program(chain.types, base.programs.state, base.venv, base.packed_state, chain.state(), actions)
+    """Return the results of each step: observations, rewards, dones, and infos of ended episodes by environment."""
+    wrapped_env = WrappedEnv.of(env)
+    base, actions = wrapped_env.base, np.asarray(actions, wrapped_env.base.action_dtype)
+    packed, *rest = compiled_steps(
+        wrapped_env.types, base.compiled.state, base.venv, base.packed_state, wrapped_env.state(), actions
+    )
     states, (steps, outputs) = jax.tree.map(np.asarray, rest)
-    for first, later in zip(jax.tree.leaves(chain.observation(last_obs)), jax.tree.leaves(steps.observation)):
+    for first, later in zip(jax.tree.leaves(wrapped_env.observation(last_obs)), jax.tree.leaves(steps.observation)):
         assert (first.shape, first.dtype) == (later.shape[1:], later.dtype)
 
-    chain.check(outputs)
+    wrapped_env.check(outputs)
     base.write_back(packed)
-    chain.write_back(states)
+    wrapped_env.write_back(states)
     at = steps.done.nonzero()
     given = steps._replace(final_observation=in_dtypes_of(last_obs, steps.final_observation))
     infos = ended_infos(given, at, base.t_start)
-    chain.infos(infos, *at, outputs)
+    wrapped_env.infos(infos, *at, outputs)
     update_reset_infos(base.reset_infos, steps.info, at)
     observation = in_dtypes_of(last_obs, steps.observation)
     results = [
         (jax.tree.map(lambda leaf, i=i: leaf[i], observation), steps.reward[i], steps.done[i], {})
         for i in range(len(actions))
     ]
-    for info, i, lane in zip(infos, *at, strict=True):
-        results[i][3][lane] = info
+    for info, i, index in zip(infos, *at, strict=True):
+        results[i][3][index] = info
     return results
 
 
@@ -59,12 +61,12 @@ def stepped(env, actions):
     results = []
     for action in actions:
         observation, rewards, dones, infos = env.step(action)
-        results.append((observation, rewards, dones, {lane: infos[lane] for lane in dones.nonzero()[0].tolist()}))
+        results.append((observation, rewards, dones, {index: infos[index] for index in dones.nonzero()[0].tolist()}))
     return results
 
 
 def assert_close(ours, theirs):
-    """Equal but for rounding: VecNormalize computes in float64, a rollout in float32."""
+    """Equal up to rounding: VecNormalize computes in float64, a rollout in float32."""
     assert type(ours) is type(theirs)
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys()
@@ -93,8 +95,10 @@ def assert_wrappers_close(ours, theirs):
 
 
 def assert_same_rollout(wrap, base, actions, by_hand=3):
-    """Two environments that `wrap` makes of `base`, one through a program and one step by step, do the same, and go on
-    doing so by hand."""
+    """Check that a compiled rollout does the same as single steps, in environments that `wrap` makes of `base`.
+
+    Single steps by hand afterwards do the same, too.
+    """
     ours, theirs = wrap(base()), wrap(base())
     ours.seed(0)
     theirs.seed(0)

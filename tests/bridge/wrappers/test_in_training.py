@@ -7,7 +7,7 @@ from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
 
 from bridge import JaxVecEnv
 from bridge.errors import NotCompilable
-from bridge.wrappers import Chain
+from bridge.wrappers import WrappedEnv
 from tests.bridge.small_models import N_ENVS, ROLLOUT, OnRolloutEnd, Recorder, make, make_env, replayed
 from tests.bridge.wrappers.rollouts import assert_close
 from tests.environments import Counter
@@ -31,8 +31,8 @@ def close_steps(recorder, stepped):
         assert_close(step["new_obs"], observation)
         assert_close(step["rewards"], rewards)
         np.testing.assert_array_equal(step["dones"], dones)
-        for lane in np.flatnonzero(dones):
-            assert_close(step["infos"][lane]["terminal_observation"], infos[lane]["terminal_observation"])
+        for index in np.flatnonzero(dones):
+            assert_close(step["infos"][index]["terminal_observation"], infos[index]["terminal_observation"])
 
 
 # --- VecNormalize ---------------------------------------------------------------------------------------------------
@@ -119,13 +119,13 @@ def test_statistics_of_ones_own_count_as_they_do(what, monkeypatch):
     assert reason in str(model.plan)
     assert rms.count == count
     with pytest.raises(NotCompilable, match=reason):
-        Chain.of(env)
+        WrappedEnv.of(env)
 
 
 def test_statistics_of_parts_of_ones_own_are_refused():
     env = VecNormalize(JaxVecEnv(Counter(observation_kind="boxes"), 2), norm_obs_keys=["vector"])
-    Chain.of(env)
+    WrappedEnv.of(env)
     name = next(iter(env.obs_rms))
     env.obs_rms[name] = Still(shape=env.obs_rms[name].mean.shape)
     with pytest.raises(NotCompilable, match="is a Still"):
-        Chain.of(env)
+        WrappedEnv.of(env)

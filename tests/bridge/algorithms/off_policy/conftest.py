@@ -1,4 +1,4 @@
-"""How long programs of off-policy trainings are, as fixtures."""
+"""Fixtures that set how many steps a compiled off-policy function takes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from bridge.engine.callbacks.callback_schedule import Pace
 
 @pytest.fixture
 def one_by_one(monkeypatch):
-    """Programs of one step each."""
+    """Let compiled functions take one step each."""
     monkeypatch.setattr(Pace, "next", lambda self, most: 1)
 
 

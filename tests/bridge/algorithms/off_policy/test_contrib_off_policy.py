@@ -1,4 +1,4 @@
-"""What bridge.QRDQN, TQC and CrossQ have of their own: quantiles, running statistics, settings, fallbacks."""
+"""Features of bridge.QRDQN, TQC and CrossQ alone: quantiles, running statistics, settings, fallbacks."""
 
 import copy
 
@@ -33,7 +33,7 @@ CASES = {
 def test_settings_of_their_own_train_in_one_program(case):
     name, settings = CASES[case]
     model = make(name, **settings).learn(48)
-    assert (model.plan.reasons, model.plan.chain is None) == ([], False)
+    assert (model.plan.reasons, model.plan.wrapped_env is None) == ([], False)
     assert model._n_updates >= 10
     assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
 
@@ -43,7 +43,7 @@ def test_dict_observations_with_images_train_in_one_program(name):
     env = TimeLimit(Counter(5, "dict", KINDS[name]), 7)
     # By itself it would leave convolutions to PyTorch.
     model = make(name, bridge.JaxVecEnv(env, N_ENVS), policy="MultiInputPolicy", engine="xla", n_steps=1).learn(24)
-    assert model.plan.chain is not None
+    assert model.plan.wrapped_env is not None
     assert model._n_updates > 0
 
 

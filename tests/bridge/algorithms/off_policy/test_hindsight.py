@@ -1,4 +1,4 @@
-"""Hindsight in trainings: what is compiled, that SB3's own models go on with it, and what is refused."""
+"""Hindsight in trainings: what is compiled, that SB3's models continue from it, and what is refused."""
 
 import numpy as np
 import pytest
@@ -51,13 +51,13 @@ def test_on_jax_environments_all_of_a_training_is_one_program(name):
     # What the program noted of episodes is what was stored.
     buffer = model.replay_buffer
     ended, start = buffer.dones, buffer.ep_start
-    for lane in range(2):
+    for index in range(2):
         for row in range(30):
-            length, begin = buffer.ep_length[row, lane], start[row, lane]
+            length, begin = buffer.ep_length[row, index], start[row, index]
             if length:
                 rows = (begin + np.arange(length)) % 30
-                assert ended[rows[-1], lane]
-                assert not ended[rows[:-1], lane].any()
+                assert ended[rows[-1], index]
+                assert not ended[rows[:-1], index].any()
                 assert row in rows
     assert (buffer.ep_length > 0).sum() >= 2 * (30 - 2 * 4)
 
@@ -97,7 +97,7 @@ def test_a_ratio_of_other_goals_that_is_changed_is_the_one_that_counts():
 
 
 def test_learning_before_an_episode_has_ended_is_refused_as_by_sb3():
-    # The program of other tests; with this seed nobody gets there by chance in 7 steps.
+    # Compiled for other tests too; with this seed no environment gets there by chance in 7 steps.
     endless = JaxVecEnv(jaxenvs.make("BitFlipping-v0", n_bits=4, max_episode_steps=100), 2, 0)
     for env, starts in ((endless, 12), (BitFlippingEnv(n_bits=4), 0)):
         with pytest.raises(RuntimeError, match="Unable to sample before the end of the first episode"):

@@ -14,17 +14,17 @@ from stable_baselines3.common.noise import VectorizedActionNoise
 
 import bridge
 from bridge.algorithms.common import off_policy_algorithm
-from bridge.engine.callbacks.callback_schedule import Pace, QuietCallback
-from bridge.engine.off_policy import program as programs
-from bridge.replay.store import lending
+from bridge.engine.callbacks.callback_schedule import Pace, ScheduledCallback
+from bridge.engine.off_policy import compiled_training
+from bridge.replay.store import device_store
 from jaxenvs.learn.off_policy.iteration import NOISE_BYTES
 from tests.bridge.algorithms.off_policy.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder
 from tests.tiers import tiered
 
 
-def in_one_program(model):
-    return model.plan.chain is not None and not model.plan.reasons
+def is_compiled(model):
+    return model.plan.wrapped_env is not None and not model.plan.reasons
 
 
 # --- Programs -------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def test_how_a_training_is_cut_into_programs_changes_no_bit(name, monkeypatch):
     for next_ in (lambda self, most: 1, lambda self, most: min(7, most), lambda self, most: most):
         monkeypatch.setattr(Pace, "next", next_)
         model = make(name, learning_rate=lambda left: 1e-2 * left)
-        assert in_one_program(model)
+        assert is_compiled(model)
         states.append(state_of(model.learn(96)))
     assert states[0]["_n_updates"] > 10
     assert_equal(states[1], states[0])
@@ -79,11 +79,14 @@ def test_the_same_seed_gives_the_same_training_and_another_one_another():
 
 
 def test_a_training_compiles_its_program_once():
-    before, model = programs.program(None)._cache_size(), make(env=make_env(length=100, limit=100), batch_size=4)
+    before, model = (
+        compiled_training.compiled_function(None)._cache_size(),
+        make(env=make_env(length=100, limit=100), batch_size=4),
+    )
     model.learn(48).learn(48)
     model.replay_buffer.size()  # for which it comes back from the program
     model.learn(48)
-    assert programs.program(None)._cache_size() == before + 1
+    assert compiled_training.compiled_function(None)._cache_size() == before + 1
 
 
 # --- The store ------------------------------------------------------------------------------------------------------
@@ -93,7 +96,7 @@ def test_a_training_compiles_its_program_once():
 @pytest.mark.parametrize("name", ["DQN", "TD3"])
 def test_the_store_holds_the_transitions_of_the_environments(name, length, limit):
     model = make(name, make_env(name, length=length, limit=limit)).learn(60)
-    assert in_one_program(model)
+    assert is_compiled(model)
     buffer, env = model.replay_buffer, make_env(name, length=length, limit=limit)
     observation = env.reset()
     for row in range(buffer.size()):
@@ -232,7 +235,7 @@ def test_a_run_whose_parameters_become_nan_changes_nothing_but_what_is_stored(mo
 
     def run_steps(*args, **kwargs):
         before.append((*state_before(), model.replay_buffer.size()))
-        return programs.run_steps(*args, **kwargs)
+        return compiled_training.run_steps(*args, **kwargs)
 
     model, before = make().learn(24), []
     monkeypatch.setattr("bridge.algorithms.common.off_policy_algorithm.run_steps", run_steps)
@@ -253,16 +256,16 @@ def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypa
     for model in (whole, broken):
         model.exploration_schedule = lambda left: 0.3
     whole.learn(96)
-    program, calls = programs.program(None), []
+    function, calls = compiled_training.compiled_function(None), []
 
     def interrupted(*arguments):
-        trained = program(*arguments)
+        trained = function(*arguments)
         calls.append(1)
         if len(calls) == 3:
             signal.raise_signal(signal.SIGINT)
         return trained
 
-    monkeypatch.setattr(programs, "program", lambda mesh: interrupted)
+    monkeypatch.setattr(compiled_training, "compiled_function", lambda mesh: interrupted)
     monkeypatch.setattr(Pace, "next", lambda self, most: min(most, 6))  # steps a program, of 24
     with pytest.raises(KeyboardInterrupt):
         broken.learn(96)
@@ -274,7 +277,7 @@ def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypa
     assert_equal(state_of(broken), state_of(whole))
 
 
-class Ends(QuietCallback):
+class Ends(ScheduledCallback):
     """Keeps where episodes ended, and counts the steps in which it was called."""
 
     def __init__(self):
@@ -283,14 +286,14 @@ class Ends(QuietCallback):
 
     def _on_step(self):
         self.calls += 1
-        for lane in np.flatnonzero(self.locals["dones"]):
-            self.ends.append((self.num_timesteps, lane, self.locals["infos"][lane]["episode"]["l"]))
+        for index in np.flatnonzero(self.locals["dones"]):
+            self.ends.append((self.num_timesteps, index, self.locals["infos"][index]["episode"]["l"]))
         return True
 
 
 def test_a_callback_that_wants_no_more_than_ends_leaves_programs_long(monkeypatch):
     class Each(Ends):
-        def quiet_steps(self, num_timesteps, num_envs):
+        def steps_until_needed(self, num_timesteps, num_envs):
             return 0
 
     quiet, each, counts = Ends(), Each(), []
@@ -322,10 +325,10 @@ def test_the_update_that_is_due_is_not_lost_where_a_program_gives_way_to_the_hos
 
 @pytest.mark.parametrize("mode", ["acting compiled", "SB3's code"])
 def test_the_host_takes_the_rest_of_an_iteration_that_a_program_has_begun(mode):
-    class StepAside(QuietCallback):
+    class StepAside(ScheduledCallback):
         """Puts methods into the model in the middle of an iteration of 4 * N_ENVS steps."""
 
-        def quiet_steps(self, num_timesteps, num_envs):
+        def steps_until_needed(self, num_timesteps, num_envs):
             return (20 - num_timesteps) // num_envs - 1 if num_timesteps < 20 else sys.maxsize
 
         def _on_step(self):
@@ -345,9 +348,9 @@ def test_the_host_takes_the_rest_of_an_iteration_that_a_program_has_begun(mode):
 def test_a_large_store_has_no_more_rows_in_a_program_than_the_training_fills(monkeypatch):
     whole, parts = (make(env=make_env(length=100, limit=100), buffer_size=4000) for _ in range(2))
     whole.learn(96).learn(480, reset_num_timesteps=False)
-    monkeypatch.setattr(lending, "SMALL_STORE", 0)
-    rows, lend = [], lending.lend
-    monkeypatch.setattr(lending, "lend", lambda *args: rows.append(lend(*args)) or rows[-1])
+    monkeypatch.setattr(device_store, "SMALL_STORE", 0)
+    rows, lend = [], device_store.to_device
+    monkeypatch.setattr(device_store, "to_device", lambda *args: rows.append(lend(*args)) or rows[-1])
     parts.learn(96)
     parts.learn(480, reset_num_timesteps=False)
     assert [each.capacity for each in rows] == sorted({each.capacity for each in rows})

@@ -21,7 +21,7 @@ from tests.tiers import tiered
 
 
 def learnt(model):
-    """Of a state, what a zip keeps."""
+    """Return the part of a model's state that a zip keeps."""
     state = state_of(model, with_store=False) if model._last_obs is not None else {}
     return {name: value for name, value in state.items() if name not in ("last_obs", "key")}
 
@@ -36,7 +36,7 @@ def test_a_zip_goes_from_sb3_to_bridge_and_back_in_the_middle_of_a_training(name
     second._last_obs = second.env.reset()
     assert isinstance(second.replay_buffer, bridge.ReplayBuffer)
     second.learn(48, reset_num_timesteps=False)
-    assert second.plan.chain is not None
+    assert second.plan.wrapped_env is not None
     assert second.num_timesteps == 96
     second.save(tmp_path / "second")
     third = stock.load(tmp_path / "second", make_env(name), force_reset=False)
@@ -130,8 +130,8 @@ def test_a_replay_buffer_of_sb3s_becomes_one_of_ours_and_programs_take_it(name, 
     assert left.sum() <= 2 * 2
     theirs["dones"], theirs["timeouts"] = mine["dones"], np.where(left, 1, theirs["timeouts"])
     assert_equal(mine, theirs)
-    assert (ours.plan.chain is None) == (not given.handle_timeout_termination)
-    if "buffer_size" not in settings:  # which would be a program of its own
+    assert (ours.plan.wrapped_env is None) == (not given.handle_timeout_termination)
+    if "buffer_size" not in settings:  # another size would compile again
         ours.learn(24)
         assert ours._n_updates > 0
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 import bridge
 from bridge.algorithms.common import predicting
 from bridge.engine import acting
-from bridge.engine.update import update_program
+from bridge.engine.update import compiled_update
 from jaxenvs import learn
 from tests.bridge.algorithms.off_policy.off_policy_models import assert_equal, state_of
 from tests.environments import Counter
@@ -80,7 +80,7 @@ DRIFTING = noise.OrnsteinUhlenbeckActionNoise(np.zeros(2), np.full(2, 0.3), init
 def make_pair(
     name, n_envs=1, observation="vector", policy="MlpPolicy", wrap=lambda env: env, net_arch=(8,), **settings
 ):
-    """The same model by bridge and by SB3, without noise in the updates, because PyTorch and JAX draw other numbers."""
+    """Return the same model of bridge and of SB3, without noise in the updates, which differs in PyTorch and JAX."""
     kind = "discrete" if name == "DQN" else "box"
     if name == "TD3":
         settings = {"target_policy_noise": 0.0, **settings}
@@ -175,9 +175,9 @@ def without_noise(monkeypatch):
     monkeypatch.setattr(learn.SAC, "noise", zeros)
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: torch.zeros(shape))
     monkeypatch.setattr(acting, "draw_noise", lambda network, lead: np.zeros((*lead, 2), np.float32))
-    update_program.cache_clear()
+    compiled_update.cache_clear()
     yield
-    update_program.cache_clear()
+    compiled_update.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_the_discount_of_several_steps_is_the_buffers_in_a_program_too():
     env = bridge.JaxVecEnv(Counter(action_kind="discrete"), 2, 0)
     buffer = {"replay_buffer_class": NStepReplayBuffer, "replay_buffer_kwargs": {"n_steps": 2, "gamma": 0.5}}
     model = bridge.DQN("MlpPolicy", env, gamma=0.9, **buffer, **SETTINGS)
-    assert model.plan.chain is not None
+    assert model.plan.wrapped_env is not None
     assert (model._settings_now().gamma, model._settings_now().n_steps) == (0.5, 2)
 
 
@@ -240,7 +240,7 @@ def test_a_buffer_of_somebody_elses_is_used_on_the_host_which_is_said_once(caplo
     with caplog.at_level(logging.WARNING, logger="bridge"):
         model = bridge.DQN("MlpPolicy", env, replay_buffer_class=Own, policy_kwargs={"net_arch": [8]}, **SETTINGS)
         model.learn(40).learn(40)
-    assert (model.plan.chain, model.plan.updates) == (None, True)
+    assert (model.plan.wrapped_env, model.plan.updates) == (None, True)
     assert len(counts) == model._n_updates > 0
     reason = "The replay buffer is a Own, and only jaxenvs.sb3.ReplayBuffer and its kind are compiled."
     assert caplog.text.count(reason) == 1
@@ -285,13 +285,13 @@ def test_state_dependent_exploration_keeps_its_noise_for_as_long_as_it_is_told(u
     settings = {**SETTINGS, "learning_starts": 16, "policy_kwargs": network, "learning_rate": 0.0}
     settings |= {"use_sde": True, "sde_sample_freq": 4, "train_freq": 8, "gradient_steps": 0}
     model = bridge.SAC("MlpPolicy", env, use_sde_at_warmup=use_sde_at_warmup, **settings).learn(48)
-    assert model.plan.chain is not None
+    assert model.plan.wrapped_env is not None
     with torch.no_grad():
         mean, _, other = model.actor.get_action_dist_params(torch.as_tensor(model.replay_buffer.observations[:24, 0]))
     noise = np.arctanh(model.replay_buffer.actions[:24, 0].astype(float)) - mean.numpy()
 
     def distance(first, last):
-        """How far the noise of some steps is from that of one matrix."""
+        """Return how far the noise of some steps is from the noise of one matrix."""
         latent = other["latent_sde"].numpy()[first:last].astype(float)
         matrix = np.linalg.lstsq(latent, noise[first:last], rcond=None)[0]
         return np.abs(noise[first:last] - latent @ matrix).max()

@@ -36,7 +36,7 @@ def filled(name, **settings):
 
 
 class Plain:
-    """The same updates, written out in PyTorch, on copies."""
+    """Updates on copies of the policy and the buffer, written in PyTorch."""
 
     def __init__(self, model):
         self.policy, self.buffer = copy.deepcopy(model.policy), copy.deepcopy(model.replay_buffer)
@@ -54,7 +54,7 @@ class Plain:
             self.buffer.update_priorities(data.indices, errors + SMALLEST)
 
     def normal(self, *shape):
-        """What the program draws for an update."""
+        """Return what the compiled function draws for an update."""
         key, draw = jax.random.split(jax.random.wrap_key_data(self.key))
         self.key = np.asarray(jax.random.key_data(key))
         return torch.tensor(np.asarray(jax.random.normal(draw, shape)))
@@ -91,7 +91,7 @@ def dqn(plain, data):
         ).amax(dim=1)
     errors = policy.q_net(data.observations).gather(1, data.actions.long())[:, 0] - target
     losses = torch.where(errors.abs() < 1, 0.5 * errors**2, errors.abs() - 0.5)
-    plain.normal(1)  # the key goes on
+    plain.normal(1)  # takes the next key
     step(policy.optimizer, (data.weights * losses).mean(), policy.parameters())
     return errors.detach().abs()
 

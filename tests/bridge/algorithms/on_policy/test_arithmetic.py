@@ -105,9 +105,9 @@ def fill(model):
 
 
 def update_in_order(monkeypatch, orders):
-    """Of our programs, all epochs take the rows in these orders."""
+    """Let all epochs of bridge's updates take the rows in these orders."""
 
-    def program(network, optimizers, in_order, mesh):
+    def make_update(network, optimizers, sequential, mesh):
         @jax.jit
         def update(settings, numbers, state, rollout, key):
             of_each = transformations(optimizers, numbers)
@@ -117,12 +117,12 @@ def update_in_order(monkeypatch, orders):
 
         return update
 
-    monkeypatch.setattr("bridge.engine.update.update_program", program)
+    monkeypatch.setattr("bridge.engine.update.compiled_update", make_update)
 
 
 @pytest.fixture
 def same_order(monkeypatch):
-    """Both sides take the minibatches in the same order: a function that sets it, for so many epochs."""
+    """Return a function that sets, for a number of epochs, the order in which both libraries take minibatches."""
 
     def set_order(n_epochs):
         rng = np.random.default_rng(1)
@@ -253,11 +253,11 @@ def test_a_compiled_rollout_holds_what_the_torch_policy_thinks_of_it(env_id):
 
     def remember(locals_, _):
         model, infos = locals_["self"], locals_["infos"]
-        for lane, info in enumerate(infos):
+        for index, info in enumerate(infos):
             if info["TimeLimit.truncated"]:
                 last = torch.tensor(info["terminal_observation"])[None]
                 bonus = model.gamma * model.policy.predict_values(last).item()
-                bootstrapped.append((locals_["n_steps"], lane, locals_["rewards"][lane] + bonus))
+                bootstrapped.append((locals_["n_steps"], index, locals_["rewards"][index] + bonus))
         return True
 
     # Ends of both kinds: in 12 steps some poles fall and some do not.
@@ -268,8 +268,8 @@ def test_a_compiled_rollout_holds_what_the_torch_policy_thinks_of_it(env_id):
     starts = buffer.episode_starts[1:].sum()
     assert len(bootstrapped) > 0
     assert env_id == "Pendulum-v1" or len(bootstrapped) < starts
-    for step, lane, reward in bootstrapped:
-        np.testing.assert_allclose(buffer.rewards[step, lane], reward, rtol=1e-4, atol=1e-4)
+    for step, index, reward in bootstrapped:
+        np.testing.assert_allclose(buffer.rewards[step, index], reward, rtol=1e-4, atol=1e-4)
 
     model = bridge.PPO("MlpPolicy", env, engine="xla", n_steps=40, n_epochs=1, batch_size=320, seed=0)
     _, callback = model._setup_learn(320)

@@ -1,4 +1,4 @@
-"""bridge.MaskablePPO in the place of sb3-contrib's: illegal actions are never taken, and all else stays as it was."""
+"""bridge.MaskablePPO instead of sb3-contrib's: illegal actions are never taken, and everything else stays the same."""
 
 import inspect
 
@@ -219,5 +219,5 @@ def test_what_tells_masks_can_be_asked_of_a_jax_vec_env():
     expected = [info["action_mask"] for info in env.reset_infos]
     np.testing.assert_array_equal(np.stack(env.env_method("action_masks")), expected)
     np.testing.assert_array_equal(env.env_method("action_masks", indices=2), [expected[2]])
-    assert jax.tree.leaves(env.get_state())  # with the masks, for whoever goes on from it
+    assert jax.tree.leaves(env.get_state())  # with the masks, to continue from it
     assert observation.shape == (N_ENVS, 2)

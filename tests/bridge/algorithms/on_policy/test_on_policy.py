@@ -1,4 +1,4 @@
-"""bridge.PPO and bridge.A2C in the place of Stable-Baselines3's: what users have stays as it was."""
+"""bridge.PPO and bridge.A2C instead of Stable-Baselines3's: what users see stays the same."""
 
 import contextlib
 import inspect
@@ -19,8 +19,8 @@ import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.engine import learner
-from bridge.engine.on_policy import program
-from bridge.engine.update import update_program
+from bridge.engine.on_policy import compiled_training
+from bridge.engine.update import compiled_update
 from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, Recorder, make, make_env
 from tests.environments import Counter
@@ -136,7 +136,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
 
 @pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize], ids=["bare", "VecNormalize"])
 def test_a_program_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
-    """As when Ctrl-C comes while the program runs: nobody has its results yet."""
+    """Interrupt as Ctrl-C does while the compiled function runs, before its results are read."""
     whole = make(wrap(make_env())).learn(3 * ROLLOUT)
     model = make(wrap(make_env())).learn(ROLLOUT)
 
@@ -144,7 +144,7 @@ def test_a_program_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(program, "to_host", interrupted)
+        patch.setattr(compiled_training, "to_host", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.learn(ROLLOUT, reset_num_timesteps=False)
     assert model.num_timesteps == ROLLOUT
@@ -157,14 +157,14 @@ def test_a_program_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
 @pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize], ids=["bare", "VecNormalize"])
 def test_ctrl_c_while_results_are_left_waits_until_their_steps_are_shown(wrap, monkeypatch):
     whole, model = make(wrap(make_env())).learn(3 * ROLLOUT), make(wrap(make_env()))
-    write_rollout = program.write_rollout
+    write_rollout = compiled_training.write_rollout
 
     def interrupted(*arguments):
         write_rollout(*arguments)
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(program, "write_rollout", interrupted)
+        patch.setattr(compiled_training, "write_rollout", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.learn(3 * ROLLOUT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -229,7 +229,7 @@ def test_large_updates_have_a_program_of_their_own_that_computes_the_same(monkey
     large = make()
     large.learn(ROLLOUT)
     exported = tuple(large.plan.learner.exported.items())
-    assert update_program(large.plan.network, exported, False, mesh=None)._cache_size() == 1
+    assert compiled_update(large.plan.network, exported, False, mesh=None)._cache_size() == 1
     np.testing.assert_allclose(
         read_parameters(large.policy.parameters()), read_parameters(small.policy.parameters()), rtol=1e-4, atol=1e-6
     )

@@ -1,4 +1,4 @@
-"""What of bridge.PPO and bridge.A2C is not compiled, and that it is named and trains as in Stable-Baselines3."""
+"""Parts of bridge.PPO and bridge.A2C that are not compiled are named, and train as in Stable-Baselines3."""
 
 import logging
 
@@ -18,7 +18,7 @@ from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRoll
 
 
 class Own(ActorCriticPolicy):
-    """A policy with something of its own."""
+    """Policy with a custom attribute."""
 
     def forward(self, obs, deterministic=False):
         return super().forward(obs, deterministic)

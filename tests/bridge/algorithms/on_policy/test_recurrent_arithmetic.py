@@ -71,7 +71,7 @@ def fill(model):
 
 @pytest.fixture
 def same_cut(monkeypatch):
-    """Epochs begin at the same steps on both sides: a function that sets it, for so many of them."""
+    """Return a function that sets, for a number of epochs, the steps at which both libraries begin them."""
 
     def set_cut(n_epochs):
         begin = np.random.default_rng(1).integers(SIZE, size=n_epochs)

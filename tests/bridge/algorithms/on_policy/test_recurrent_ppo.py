@@ -1,4 +1,4 @@
-"""bridge.RecurrentPPO in the place of sb3-contrib's: what is remembered goes on, and all else stays as it was."""
+"""bridge.RecurrentPPO instead of sb3-contrib's: LSTM states continue, and everything else stays the same."""
 
 import inspect
 
@@ -108,19 +108,19 @@ def test_rewards_before_a_truncation_have_the_value_of_what_would_have_followed(
 
     def remember(locals_, _):
         model, states = locals_["self"], locals_["lstm_states"]
-        for lane, info in enumerate(locals_["infos"]):
+        for index, info in enumerate(locals_["infos"]):
             if info["TimeLimit.truncated"]:
-                of_lane = tuple(part[:, lane : lane + 1].contiguous() for part in states.vf)
+                of_env = tuple(part[:, index : index + 1].contiguous() for part in states.vf)
                 last = torch.tensor(info["terminal_observation"])[None]
                 with torch.no_grad():
-                    value = model.policy.predict_values(last, of_lane, torch.zeros(1)).item()
-                bonuses.append((locals_["n_steps"], lane, locals_["rewards"][lane] + model.gamma * value))
+                    value = model.policy.predict_values(last, of_env, torch.zeros(1)).item()
+                bonuses.append((locals_["n_steps"], index, locals_["rewards"][index] + model.gamma * value))
         return True
 
     model = make(make_env()).learn(ROLLOUT, callback=remember)
     assert bonuses
-    for step, lane, reward in bonuses:
-        np.testing.assert_allclose(model.rollout_buffer.rewards[step, lane], reward, rtol=1e-4, atol=1e-5)
+    for step, index, reward in bonuses:
+        np.testing.assert_allclose(model.rollout_buffer.rewards[step, index], reward, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("policy", "kind"), tiered([("MultiInputLstmPolicy", "boxes"), ("CnnLstmPolicy", "image")]))

@@ -1,4 +1,4 @@
-"""What sb3-contrib's own tests (2.9.2) hold of several of its algorithms, on-policy and off-policy, held of ours.
+"""Tests of sb3-contrib (2.9.2) for several of its algorithms, on-policy and off-policy, run on bridge's algorithms.
 
 What is one algorithm's alone: test_sb3_contrib_on_policy.py and test_sb3_contrib_off_policy.py.
 """

@@ -1,4 +1,4 @@
-"""What sb3-contrib's own tests (2.9.2) hold of QRDQN, TQC and CrossQ, held of ours: with its environments, arguments.
+"""Tests of sb3-contrib (2.9.2) for QRDQN, TQC and CrossQ, with its environments and arguments, run on bridge's.
 
 What other modules show already is not here: test_contrib_off_policy.py has settings, quantiles and running statistics,
 test_off_policy_files.py zips.
@@ -35,13 +35,13 @@ def make(name, env, policy="MlpPolicy", **settings):
 
 
 def env_of(name):
-    """With actions that it takes."""
+    """Return an environment whose actions the algorithm supports."""
     return IdentityEnv(10) if name == "QRDQN" else IdentityEnvBox(-10, 10)
 
 
 @pytest.mark.thorough  # what updates make of quantiles: tests/bridge/translate/policies/test_off_policy_updates.py
 def test_quantiles_find_the_right_action_of_four():
-    """With this seed, as sb3-contrib's with it."""
+    """The model finds it with this seed, as the model of sb3-contrib does."""
     kwargs = {"net_arch": [32], "n_quantiles": 25}
     settings = {"gamma": 0.4, "target_update_interval": 10, "train_freq": 2, "batch_size": 256, "learning_rate": 1e-3}
     env = DummyVecEnv([lambda: IdentityEnv(4)])

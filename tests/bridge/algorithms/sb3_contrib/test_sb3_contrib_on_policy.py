@@ -1,5 +1,5 @@
-"""What sb3-contrib's own tests (2.9.2) hold of MaskablePPO and RecurrentPPO, held of ours: with its environments,
-callbacks and arguments. What test_maskable_ppo.py and test_recurrent_ppo.py show already is not here.
+"""Tests of sb3-contrib (2.9.2) for MaskablePPO and RecurrentPPO, run on bridge's: with its environments, callbacks
+and arguments. What test_maskable_ppo.py and test_recurrent_ppo.py show already is not here.
 """
 
 import copy

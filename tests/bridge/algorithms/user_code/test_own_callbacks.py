@@ -1,4 +1,4 @@
-"""What users' callbacks, schedules, loggers and noises do and are told, as with stock Stable-Baselines3."""
+"""Users' callbacks, schedules, loggers and noises see and change the same as with stock Stable-Baselines3."""
 
 import math
 import sys

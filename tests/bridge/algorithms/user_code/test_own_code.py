@@ -1,4 +1,4 @@
-"""What users do besides calling `learn`: what their own code writes is what trains, as with stock Stable-Baselines3."""
+"""Values that users' code writes outside of `learn` take effect in training, as with stock Stable-Baselines3."""
 
 import copy
 
@@ -154,7 +154,7 @@ def test_a_mixin_behind_the_algorithm_keeps_its_methods():
 
     model = make(Both)
     model.learn(20)
-    assert "train" in model.plan.others
+    assert "train" in model.plan.user_code
 
 
 def test_a_loop_of_ones_own_sees_and_changes_what_trains():
@@ -175,7 +175,7 @@ def test_methods_that_no_loop_calls_leave_all_compiled():
         def describe(self):
             return "mine"
 
-    assert make(Named, "JAX").plan.others == ()
+    assert make(Named, "JAX").plan.user_code == ()
 
 
 # --- Updates by hand ------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_an_update_by_hand_takes_sb3s_number_of_rows(name):
     assert asked == [64 if name == "SAC" else 100]
 
 
-# --- What is put in the place of parts ------------------------------------------------------------------------------
+# --- Replaced parts -------------------------------------------------------------------------------------------------
 
 
 def test_methods_put_into_buffers_and_environments_are_called():

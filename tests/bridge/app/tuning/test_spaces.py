@@ -1,4 +1,4 @@
-"""Where hyper-parameters are searched, and what a trial's params mean."""
+"""The search spaces of hyper-parameters, and the meaning of a trial's params."""
 
 import optuna
 import pytest

@@ -1,4 +1,4 @@
-"""`bridge.tune`: trials of a study of one's own."""
+"""`bridge.tune`: trials of a custom study."""
 
 import signal
 

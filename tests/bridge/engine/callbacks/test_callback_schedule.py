@@ -11,7 +11,8 @@ from stable_baselines3.common.callbacks import (
     LogEveryNTimesteps,
 )
 
-from bridge.engine.callbacks.callback_schedule import ACT_AT_STEPS, quiet_steps
+from bridge.engine.callbacks import callback_schedule
+from bridge.engine.callbacks.callback_schedule import ACT_AT_STEPS, steps_until_needed
 from tests.bridge.small_models import make_env
 
 NUM_ENVS = 4
@@ -46,7 +47,7 @@ def test_all_callbacks_that_are_known_to_act_at_steps_are_tried(make_callback):
 
 
 @pytest.mark.parametrize("name", [cls.__name__ for cls in ACT_AT_STEPS])
-def test_a_callback_acts_exactly_where_its_quiet_steps_end(name, make_callback):
+def test_a_callback_acts_exactly_where_steps_until_needed_says(name, make_callback):
     callback = make_callback[name]()
     model = SimpleNamespace(num_timesteps=0, save=act, dump_logs=act, get_env=make_env, get_vec_normalize_env=act)
     callback.model = model
@@ -54,7 +55,7 @@ def test_a_callback_acts_exactly_where_its_quiet_steps_end(name, make_callback):
         callback.callback.on_step = act
     acted, told = [], []
     for step in range(1, 40):
-        told.append(quiet_steps(callback, model.num_timesteps, NUM_ENVS))
+        told.append(steps_until_needed(callback, model.num_timesteps, NUM_ENVS))
         model.num_timesteps += NUM_ENVS
         try:
             callback.on_step()
@@ -66,3 +67,20 @@ def test_a_callback_acts_exactly_where_its_quiet_steps_end(name, make_callback):
     # Before each step: how many steps are left before the one in which it acts.
     expected = [next(at for at in acted if at > step) - step - 1 for step in range(acted[-1])]
     assert told[: acted[-1]] == expected
+
+
+def test_quiet_steps_is_the_deprecated_name_of_steps_until_needed():
+    with pytest.warns(DeprecationWarning, match="QuietCallback is deprecated: use ScheduledCallback"):
+        base = callback_schedule.QuietCallback
+    assert base is callback_schedule.ScheduledCallback
+    with pytest.warns(DeprecationWarning, match="Old defines quiet_steps, .* define steps_until_needed"):
+
+        class Old(base):
+            def quiet_steps(self, num_timesteps, num_envs):
+                return min(num_timesteps + num_envs, super().quiet_steps(num_timesteps, num_envs))
+
+            def _on_step(self):
+                return True
+
+    with pytest.warns(DeprecationWarning, match="quiet_steps is deprecated: use steps_until_needed"):
+        assert steps_until_needed(Old(), 3, 2, shows_ends=True) == 5

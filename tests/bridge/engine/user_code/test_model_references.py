@@ -171,7 +171,7 @@ def test_environments_in_other_processes_are_elsewhere_unless_somebody_put_a_met
 
 
 class Usual(HostCounter):
-    """What environments have: spaces, generators, tables, other libraries."""
+    """Attributes that usual environments have: spaces, generators, tables, other libraries."""
 
     def __init__(self):
         super().__init__()

@@ -15,8 +15,8 @@ from stable_baselines3.sac.policies import Actor
 from torch import nn
 
 import bridge
-from bridge.engine.callbacks.callback_schedule import looks_at_rollouts
-from bridge.engine.user_code.overrides import is_ours, of_others
+from bridge.engine.callbacks.callback_schedule import needs_rollouts
+from bridge.engine.user_code.overrides import is_ours, names_of_user_code
 from tests.environments import Counter
 
 ON_POLICY = {"n_steps": 4, "batch_size": 8, "n_epochs": 1}
@@ -104,9 +104,9 @@ def logged(model):
 def test_classes_of_what_a_training_calls_are_looked_at_too(kind, monkeypatch):
     cls, name, make, expected = OBJECTS[kind]
     model = make()
-    assert of_others(model, model.env) == ()
+    assert names_of_user_code(model, model.env) == ()
     counted(monkeypatch, cls, name)
-    assert of_others(model, model.env) == expected
+    assert names_of_user_code(model, model.env) == expected
     assert not model.plan.is_current(model, None)
 
 
@@ -121,9 +121,9 @@ def test_of_a_rollout_buffer(monkeypatch):
 
 def test_of_callbacks(monkeypatch):
     callback = CheckpointCallback(10, "unused")
-    assert not looks_at_rollouts(callback)
+    assert not needs_rollouts(callback)
     monkeypatch.setattr(BaseCallback, "_on_rollout_start", lambda self: None)
-    assert looks_at_rollouts(callback)
+    assert needs_rollouts(callback)
 
 
 POLICIES = [
@@ -154,10 +154,10 @@ def test_a_method_of_a_new_name_changes_nothing(monkeypatch):
     plan = model.plan
     monkeypatch.setattr(bridge.PPO, "describe", lambda self: "mine", raising=False)
     assert model.plan is plan
-    assert of_others(model, model.env) == ()
+    assert names_of_user_code(model, model.env) == ()
 
 
 def test_stock_classes_have_the_methods_that_they_came_with():
-    assert of_others(model_of(bridge.SAC), None) == ()
+    assert names_of_user_code(model_of(bridge.SAC), None) == ()
     assert is_ours(bridge.TQC)
     assert is_ours(bridge.MaskablePPO)

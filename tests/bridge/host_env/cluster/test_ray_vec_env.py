@@ -99,7 +99,7 @@ def test_an_actor_that_dies_is_named_with_what_ray_says_and_all_are_shut_down(ra
         WorkerDied, match=r"The actor of environments 0 to 1 died: Its process \d+ has died\.$"
     ) as error:
         venv.step(np.array([0, SIGKILL, 0]))
-    assert (error.value.lanes, error.value.exit_code) == ([0, 1], None)
+    assert (error.value.env_indices, error.value.exit_code) == ([0, 1], None)
     assert all(actor.process.poll() is not None for actor in ray.actors)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a ProcessVecEnv if a process fails; of workers of all kinds: test_worker_vec_env."""
+"""Failures of the processes of a ProcessVecEnv; test_worker_vec_env has the failures of all kinds of workers."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ def is_running(pid):
 
 
 def wait_until_gone(pids, seconds=120):
-    """Those that still run then."""
+    """Return the processes that still run after some seconds."""
     deadline = time.monotonic() + seconds
     while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -66,7 +66,7 @@ def test_a_worker_that_dies_is_named_with_its_exit_code(start, fault, exit_code,
     pids = [process.pid for process in venv.processes]
     with pytest.raises(WorkerDied, match=f"The process of environments 0 to 1 {how}") as error:
         venv.step(np.array([0, fault, 0]))
-    assert (error.value.lanes, error.value.exit_code) == ([0, 1], exit_code)
+    assert (error.value.env_indices, error.value.exit_code) == ([0, 1], exit_code)
     assert not wait_until_gone(pids)
 
 
@@ -90,7 +90,7 @@ def test_a_death_is_seen_and_nothing_left_even_if_the_environment_started_proces
 # --- Started again --------------------------------------------------------------------------------------------------
 
 
-def test_lanes_of_a_worker_that_died_before_its_step_was_fetched_are_truncated_in_that_step(start, tmp_path):
+def test_environments_of_a_worker_that_died_before_its_step_was_fetched_are_truncated_in_that_step(start, tmp_path):
     venv = start(on_worker_death="restart")
     before = venv.step(np.ones(3, int))[0]
     venv.step_async(np.full(3, 3))
@@ -98,10 +98,10 @@ def test_lanes_of_a_worker_that_died_before_its_step_was_fetched_are_truncated_i
     after, rewards, dones, infos = venv.step_wait()
     assert dones.tolist() == [True, True, False]
     np.testing.assert_allclose(rewards, 0.3)  # for the step has taken place
-    for lane in (0, 1):
-        np.testing.assert_array_equal(infos[lane]["terminal_observation"], before[lane] + [0, 1])
-        assert infos[lane]["TimeLimit.truncated"]
-        assert infos[lane]["episode"]["l"] == 2
+    for index in (0, 1):
+        np.testing.assert_array_equal(infos[index]["terminal_observation"], before[index] + [0, 1])
+        assert infos[index]["TimeLimit.truncated"]
+        assert infos[index]["episode"]["l"] == 2
     assert after[:, 1].tolist() == [0, 0, 2]
     later, _, dones, _ = venv.step(np.ones(3, int))
     np.testing.assert_array_equal(later, np.stack([after[:, 0], after[:, 1] + 1], 1))
@@ -162,7 +162,7 @@ def test_made_again_an_environment_of_make_vec_env_goes_on_with_its_monitor_log(
 
 @pytest.fixture
 def step_under_way():
-    """A ProcessVecEnv one of whose workers has ended a step, and cannot say so before somebody reads."""
+    """A ProcessVecEnv with a worker that has ended a step, and whose answer is too long to send before it is read."""
     venv = ProcessVecEnv([Talkative])
     venv.reset()
     venv.step_async(np.zeros(1, int))

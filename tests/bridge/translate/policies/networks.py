@@ -122,7 +122,7 @@ class Extractor(BaseFeaturesExtractor):
 
 
 class ResidualCNN(Extractor):
-    """What people write: blocks, pooling, in-place activations, flattening by size."""
+    """Network as users write it: blocks, pooling, in-place activations, flattening by size."""
 
     def __init__(self, space, features_dim=4):
         super().__init__(space, features_dim)
@@ -204,5 +204,5 @@ def forward_of(function):
 
 
 def holds_torch(exported):
-    """Whether anything of PyTorch's is in what was exported; the folder bridge/translate/pytorch is not."""
+    """Return whether an exported network refers to PyTorch, apart from the folder bridge/translate/pytorch."""
     return b"torch" in pickle.dumps(exported).replace(b"bridge.translate.pytorch", b"")

@@ -85,7 +85,7 @@ POLICIES = {
 
 
 def standard_normal(policy):
-    """Numbers in the place of those that PyTorch draws for a batch; for state-dependent exploration, for a matrix."""
+    """Numbers instead of PyTorch's draws for a batch, or for a matrix of state-dependent exploration."""
     size = int(np.prod(policy.action_space.shape))
     rows = policy.actor.log_std.shape[0] if policy.actor.use_sde else BATCH
     return np.random.default_rng(1).normal(size=(rows, size)).astype(np.float32)

@@ -130,7 +130,7 @@ class OwnPrediction(SACPolicy):
 
 
 def replaced(name, part):
-    """Puts something else in the place of a part."""
+    """Replaces a part of the policy."""
 
     def replace(policy):
         *path, last = name.split(".")

@@ -94,7 +94,7 @@ def assert_sb3s_updates(case, dtype, num, tolerance, monkeypatch):
     width = {torch.float32: np.float32, torch.float64: np.float64}[dtype]
 
     def learn(num):
-        """In SB3. It returns what ours needs for the same."""
+        """Update in SB3, and return what bridge needs for the same update."""
         batches = make_batches(rng, name in DISCRETE, num)
         shape = (num, 8, 2) if "state-dependent" in case else (num, BATCH, 2)
         noise = [rng.normal(size=shape) for _ in range({"DQN": 0, "QRDQN": 0, "TD3": 1}.get(name, 2))]

@@ -1,4 +1,4 @@
-"""What is refused, for acting or for training only, and with which reason."""
+"""Networks that are not translated, for acting or for training only, and the reasons."""
 
 import jax
 import numpy as np
@@ -40,7 +40,7 @@ def overwrite(self, x):
 
 
 class Gated(Extractor):
-    """Of no effect until the gate opens, as in many residual networks."""
+    """Part without effect until the gate opens, as in many residual networks."""
 
     def __init__(self, space):
         super().__init__(space, 6)

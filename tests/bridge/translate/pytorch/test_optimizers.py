@@ -105,7 +105,7 @@ def test_goes_on_from_the_moments_of_torch_and_torch_from_ours(kind):
 
 
 def same(a, b):
-    """Of entries of an optimiser's state: types, and every bit."""
+    """Compare entries of an optimizer's state: types, and every bit."""
     if isinstance(a, torch.Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and a.device == b.device and torch.equal(a, b)
     return type(a) is type(b) and a == b

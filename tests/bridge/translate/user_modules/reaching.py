@@ -217,7 +217,7 @@ SOURCES = {
 
 
 def disguised(function):
-    """As a decorator does that says it was PyTorch's."""
+    """Decorate as if the function were PyTorch's."""
     function.__module__ = "torch.nn.functional"
     return function
 

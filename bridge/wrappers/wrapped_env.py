@@ -1,4 +1,4 @@
-"""The wrappers around a JaxVecEnv, compiled together as one step function."""
+"""WrappedEnv: a JaxVecEnv and the wrappers around it, compiled together as one step function."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def register_wrapper(sb3_class: type[W], compiled_class: type[CompiledWrapper[W]
     _COMPILED[sb3_class] = compiled_class
 
 
-def step(
+def step_wrappers(
     types: tuple[type[CompiledWrapper[Any]], ...], states: tuple[Any, ...], timestep: VectorTimeStep, action: jax.Array
 ) -> tuple[tuple[Any, ...], VectorTimeStep, tuple[Any, ...]]:
-    """Step through all wrappers of a Chain, in traced code.
+    """Step through all wrappers of a WrappedEnv, in traced code.
 
     Args:
-      types: the types of the Chain, static; states: a state for each of them.
+      types: the types of the WrappedEnv, static; states: a state for each of them.
       timestep, action: the result of the VectorEnv, and the action that it took.
 
     Returns:
@@ -101,12 +101,12 @@ def _kind(leaf: Any) -> str:
 
 
 def is_compiled(sb3_class: type) -> bool:
-    """Return whether a wrapper class has a compiled version: SB3's own wrappers, and those of `register_wrapper`."""
+    """Return whether a wrapper class has a compiled version: SB3's own wrappers, and registered wrappers."""
     return sb3_class in _COMPILED
 
 
-class Chain:
-    """A JaxVecEnv and the wrappers around it, for rollouts that are compiled as a whole.
+class WrappedEnv:
+    """A JaxVecEnv and the wrappers around it, which one compiled function steps together.
 
     Attributes:
       base: the JaxVecEnv.
@@ -116,8 +116,8 @@ class Chain:
     """
 
     @classmethod
-    def of(cls, env: VecEnv | None) -> Chain:
-        """Return the Chain of a model's environments, or raise NotCompilable."""
+    def of(cls, env: VecEnv | None) -> WrappedEnv:
+        """Return the WrappedEnv of a model's environments, or raise NotCompilable."""
         wrappers: list[CompiledWrapper[Any]] = []
         base = env
         while isinstance(base, VecEnvWrapper):
@@ -150,9 +150,9 @@ class Chain:
         return any(wrapper.infos is not CompiledWrapper.infos for wrapper in self.types)
 
     @property
-    def goes_on(self) -> bool:
+    def can_continue(self) -> bool:
         """True if several rollouts may run in one compiled function."""
-        return all(wrapper.goes_on for wrapper in self.wrappers)
+        return all(wrapper.can_continue for wrapper in self.wrappers)
 
     @property
     def any_num_envs(self) -> bool:
@@ -162,7 +162,7 @@ class Chain:
     def around(self, base: JaxVecEnv) -> VecEnv:
         """Return copies of the wrappers around other environments, for an evaluation that leaves these unchanged.
 
-        `base` was not reset. It has as many environments as this Chain, or any number with `any_num_envs`.
+        `base` was not reset. It has as many environments as this WrappedEnv, or any number with `any_num_envs`.
         """
         env: VecEnv = base
         for wrapper in self.wrappers:
@@ -173,10 +173,10 @@ class Chain:
                 raise NotCompilable(f"The {kind} cannot be copied for an evaluation: {error}.") from error
         return env
 
-    def watch(self, is_watched: bool) -> None:
-        """Set whether a callback sees each step of the next rollout."""
+    def set_needs_every_step(self, needs_every_step: bool) -> None:
+        """Set whether a callback needs every step of the next rollout."""
         for wrapper in self.wrappers:
-            wrapper.is_watched = is_watched
+            wrapper.needs_every_step = needs_every_step
 
     def show(self, outputs: tuple[object, ...], step: int) -> None:
         """Show the wrappers' attributes as they are after a step of the rollout, from the stacked outputs of `step`."""
@@ -200,13 +200,13 @@ class Chain:
         """Return the outermost wrapper's observations in a compiled function, as `jax.ShapeDtypeStruct`s."""
         base, states = self.base, self.state()
         if not states:
-            return base.programs.timestep.observation
-        key = (base.programs, jax.tree.structure(states))  # a setting may have changed
+            return base.compiled.timestep.observation
+        key = (base.compiled, jax.tree.structure(states))  # a setting may have changed
         if key not in self._observations:
             shape = (base.num_envs, *(base.action_space.shape or ()))
             action = jax.ShapeDtypeStruct(shape, base.action_dtype)  # type: ignore[no-untyped-call]
-            given = states, base.programs.timestep, action
-            through_all = functools.partial(step, self.types)
+            given = states, base.compiled.timestep, action
+            through_all = functools.partial(step_wrappers, self.types)
             if base.mesh is not None:  # steps may refer to its axis
                 axis = base.mesh.axis_names[0]
                 through_all = jax.vmap(through_all, None, None, axis_name=axis, axis_size=1)
@@ -224,12 +224,12 @@ class Chain:
         for wrapper, state in zip(self.wrappers, states, strict=True):
             wrapper.write_back(state)
 
-    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: tuple[object, ...]) -> None:
+    def infos(self, infos: Infos, step: np.ndarray, env_indices: np.ndarray, outputs: tuple[object, ...]) -> None:
         """Change the JaxVecEnv's infos of ended episodes into the outermost wrapper's, as CompiledWrapper's `infos`."""
         for wrapper, output in zip(self.wrappers, outputs, strict=True):
-            wrapper.infos(infos, step, lane, output)
+            wrapper.infos(infos, step, env_indices, output)
 
 
 def in_dtypes_of(given: Arrays, observation: Arrays) -> Any:
-    """Return a compiled function's observations in the dtypes of SB3's wrappers, such as those of `model._last_obs`."""
+    """Return a compiled function's observations in the dtypes of SB3's wrappers, such as `model._last_obs` has."""
     return jax.tree.map(lambda like, leaf: leaf.astype(like.dtype, copy=False), given, observation)

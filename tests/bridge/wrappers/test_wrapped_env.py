@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import (
 
 from bridge import JaxVecEnv
 from bridge.errors import NotCompilable
-from bridge.wrappers import Chain, CompiledWrapper, chain, register_wrapper
+from bridge.wrappers import CompiledWrapper, WrappedEnv, register_wrapper, wrapped_env
 from jaxenvs import TimeLimit, VectorEnv
 from jaxenvs.gym import GymnasiumEnv
 from tests.bridge.wrappers.rollouts import assert_same_rollout, compiled
@@ -89,7 +89,7 @@ def test_a_normalisation_that_was_never_reset_is_compiled_too():
 
 
 class Bursting(VecEnvWrapper):
-    """What is worth more than 2 is worth infinity."""
+    """Wrapper that returns infinity for rewards above 2."""
 
     def reset(self):
         return self.venv.reset()
@@ -112,7 +112,7 @@ BURSTS[[3, 5], 1] = 1, 2
 @pytest.fixture
 def checked(monkeypatch):
     """Two environments alike, and what their resets gave."""
-    monkeypatch.setattr(chain, "_COMPILED", chain._COMPILED | {Bursting: CompiledBursting})
+    monkeypatch.setattr(wrapped_env, "_COMPILED", wrapped_env._COMPILED | {Bursting: CompiledBursting})
 
     def make(**settings):
         pair = [VecCheckNan(Bursting(counters()), **settings) for _ in "12"]
@@ -173,29 +173,29 @@ def test_what_is_not_compiled_is_refused_by_name(make, name):
     with pytest.raises(
         NotCompilable, match=f"^{name} is not compiled; only a JaxVecEnv and these .* are: VecCheckNan, "
     ):
-        Chain.of(make())
+        WrappedEnv.of(make())
 
 
 def test_of_environments_on_the_host_it_is_said_that_they_are():
     with pytest.raises(NotCompilable, match=r"^A DummyVecEnv steps its environments on the host\.$"):
-        Chain.of(OwnNormalize(VecMonitor(DummyVecEnv([lambda: GymnasiumEnv(Counter())]))))
+        WrappedEnv.of(OwnNormalize(VecMonitor(DummyVecEnv([lambda: GymnasiumEnv(Counter())]))))
 
 
 def test_the_normalisation_is_the_outermost():
     inner = VecNormalize(counters())
-    assert Chain.of(VecMonitor(outer := VecNormalize(inner))).normalize is outer
-    assert Chain.of(VecMonitor(inner)).normalize is inner
-    assert Chain.of(counters()).normalize is None
+    assert WrappedEnv.of(VecMonitor(outer := VecNormalize(inner))).normalize is outer
+    assert WrappedEnv.of(VecMonitor(inner)).normalize is inner
+    assert WrappedEnv.of(counters()).normalize is None
 
 
 def test_only_who_changes_infos_wants_all_of_them():
-    assert Chain.of(VecMonitor(counters())).changes_infos
-    assert not Chain.of(VecCheckNan(VecNormalize(VecFrameStack(counters(), 2)))).changes_infos
+    assert WrappedEnv.of(VecMonitor(counters())).changes_infos
+    assert not WrappedEnv.of(VecCheckNan(VecNormalize(VecFrameStack(counters(), 2)))).changes_infos
 
 
 def test_the_observation_follows_a_setting_that_changes():
     env = VecNormalize(counters("image"))
-    wrapped = Chain.of(env)
+    wrapped = WrappedEnv.of(env)
     assert wrapped.observation(env.reset()).dtype == np.float32
     env.norm_obs = False
     assert wrapped.observation(env.reset()).dtype == np.uint8
@@ -221,17 +221,17 @@ def test_a_wrapper_that_gives_another_state_than_it_got_is_named(monkeypatch):
     class Own(VecMonitor):
         pass
 
-    monkeypatch.setattr(chain, "_COMPILED", chain._COMPILED | {Own: Growing})
+    monkeypatch.setattr(wrapped_env, "_COMPILED", wrapped_env._COMPILED | {Own: Growing})
     env = Own(counters())
     with pytest.raises(TypeError, match=r"Growing.step must return.*float32\[2\], got float32\[3\]"):
-        Chain.of(env).observation(env.reset())
+        WrappedEnv.of(env).observation(env.reset())
 
 
 # --- The example of the documentation -------------------------------------------------------------------------------
 
 
 def test_the_wrapper_of_the_documentation_is_compiled(monkeypatch):
-    monkeypatch.setattr(chain, "_COMPILED", dict(chain._COMPILED))
+    monkeypatch.setattr(wrapped_env, "_COMPILED", dict(wrapped_env._COMPILED))
     (code,) = re.findall(r"```python\n(.*?)```", Path("docs/wrappers.md").read_text(), re.DOTALL)
     names = {}
     exec(code, names)
@@ -241,7 +241,18 @@ def test_the_wrapper_of_the_documentation_is_compiled(monkeypatch):
 def test_an_observation_comes_back_in_the_dtypes_of_sb3():
     env = counters("dict")
     last_obs = env.reset()
-    observation = Chain.of(env).observation(last_obs)
+    observation = WrappedEnv.of(env).observation(last_obs)
     assert observation["number"].dtype == np.int32
-    assert chain.in_dtypes_of(last_obs, observation)["number"].dtype == np.int64
+    assert wrapped_env.in_dtypes_of(last_obs, observation)["number"].dtype == np.int64
     assert jax.tree.structure(observation) == jax.tree.structure(last_obs)
+
+
+def test_goes_on_and_is_watched_are_the_deprecated_names_of_can_continue_and_needs_every_step():
+    with pytest.warns(DeprecationWarning, match="Old defines CompiledWrapper.goes_on, .* define can_continue"):
+
+        class Old(CompiledWrapper):
+            goes_on = True
+
+    assert (Old(None).can_continue, CompiledWrapper(None).can_continue) == (True, False)
+    with pytest.warns(DeprecationWarning, match="is_watched is deprecated: use needs_every_step"):
+        assert Old(None).is_watched is False

@@ -18,13 +18,13 @@ from bridge.engine.lstm_state import read_memory
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.rollout_buffer import write_rollout
 from bridge.engine.runtime import to_host
-from bridge.engine.steps import End, Environments, Steps
+from bridge.engine.steps import Environments, FinalState, StepBatch
 from bridge.engine.update import is_large, read_learner
 from bridge.sb3 import OnPolicy
 from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.pytorch.modules import read_parameters
-from bridge.wrappers import Chain
-from bridge.wrappers.chain import in_dtypes_of
+from bridge.wrappers import WrappedEnv
+from bridge.wrappers.wrapped_env import in_dtypes_of
 from jaxenvs import struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.environment import static
@@ -68,22 +68,22 @@ class Collecting:
         cls,
         algorithm: OnPolicy,
         network: ExportedPolicy,
-        chain: Chain,
+        wrapped_env: WrappedEnv,
         buffer: RolloutBuffer,
         n_steps: int,
         keeps_final_observation: bool = False,
     ) -> Collecting:
         """Return the arguments for a model and a rollout buffer."""
         memory = read_memory(algorithm)
-        recalled = None if memory is None else (memory, np.asarray(algorithm._last_episode_starts, bool))
-        environments = Environments.of(chain, algorithm._last_obs, algorithm._masks, recalled)
+        lstm_states = None if memory is None else (memory, np.asarray(algorithm._last_episode_starts, bool))
+        environments = Environments.of(wrapped_env, algorithm._last_obs, algorithm._masks, lstm_states)
         static_part = network, n_steps, algorithm._steps_of_same_noise(), keeps_final_observation
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
-    def layout(self, lanes: Any, same: Any) -> Collecting:
-        """Return how arrays are divided over devices: `lanes` for arrays with an axis of environments, else `same`."""
+    def layout(self, per_env: Any, same: Any) -> Collecting:
+        """Return how each array is divided over devices: `per_env` if it has an axis of environments, else `same`."""
         numbers = dict.fromkeys(("gamma", "buffer_gamma", "gae_lambda", "key"), same)
-        return dataclasses.replace(self, environments=self.environments.layout(lanes, same), **numbers)
+        return dataclasses.replace(self, environments=self.environments.layout(per_env, same), **numbers)
 
     def of_one_device(self, mesh: Mesh) -> Collecting:
         """Return the part of one device, inside a function that is compiled for the devices of a mesh."""
@@ -92,7 +92,7 @@ class Collecting:
 
     def rollout(
         self, params: jax.Array, start: CollectorState, key: jax.Array
-    ) -> tuple[CollectorState, Rollout, Steps]:
+    ) -> tuple[CollectorState, Rollout, StepBatch]:
         """Collect a rollout, in traced code."""
         return collect(
             self.network,
@@ -113,7 +113,7 @@ class Collected:
     """Results of a compiled function that have not been written back yet.
 
     Attributes:
-      chain: the environments; end: their final state.
+      wrapped_env: the environments; final_state: their state afterwards.
       key: the data of the next key.
       rollout: the last one.
       steps: the steps of all rollouts, one after the other.
@@ -121,21 +121,21 @@ class Collected:
         explained variance.
     """
 
-    chain: Chain
-    end: End
+    wrapped_env: WrappedEnv
+    final_state: FinalState
     key: np.ndarray
     rollout: Rollout
-    steps: Steps
+    steps: StepBatch
     learner: LearnerState | None = None
     metrics: list[dict[str, float]] = dataclasses.field(default_factory=list)
 
 
-def _rollout(params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
+def _rollout(params: jax.Array, collecting: Collecting) -> tuple[FinalState, Any]:
     key, draw = jax.random.split(jax.random.wrap_key_data(collecting.key))
-    end, rollout, steps = collecting.rollout(
+    collector, rollout, steps = collecting.rollout(
         params, collecting.environments.start(), own_key(draw, collecting.axis_name)
     )
-    return collecting.environments.end(end), (jax.random.key_data(key), rollout, steps)
+    return collecting.environments.final_state(collector), (jax.random.key_data(key), rollout, steps)
 
 
 def _iterations(
@@ -145,7 +145,7 @@ def _iterations(
     numbers: Numbers,
     learner: LearnerState,
     collecting: Collecting,
-) -> tuple[End, Any]:
+) -> tuple[FinalState, Any]:
     """Run `count` iterations, each with its settings. The results include whether each was free of NaN."""
     of_each = transformations(optimizers, numbers)
     dtype = learner.params[POLICY].dtype
@@ -165,25 +165,25 @@ def _iterations(
 
     state = learner, collecting.environments.start(), jax.random.wrap_key_data(collecting.key)
     rollout = zeros(jax.eval_shape(collecting.rollout, learner.params[POLICY], *state[1:])[1])
-    ((learner, end, key), rollout), kept = run(Loop(iterate), (state, rollout), Limits(count), most)
-    return collecting.environments.end(end), (jax.random.key_data(key), rollout, learner, kept)
+    ((learner, collector, key), rollout), kept = run(Loop(iterate), (state, rollout), Limits(count), most)
+    return collecting.environments.final_state(collector), (jax.random.key_data(key), rollout, learner, kept)
 
 
 @functools.cache
-def _programs(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compiled_functions(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the two compiled functions, of a rollout and of iterations, jitted once per process.
 
     JAX keeps the code for each structure of arguments, so models of one shape share it.
     """
 
-    def rollout(params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
-        end, same, many, _ = _specs(mesh, collecting)
-        return run_on(mesh, _rollout, (end, (same, many, many)), params, collecting)  # type: ignore[no-any-return]
+    def rollout(params: jax.Array, collecting: Collecting) -> tuple[FinalState, Any]:
+        final_state, same, many, _ = _specs(mesh, collecting)
+        return run_on(mesh, _rollout, (final_state, (same, many, many)), params, collecting)  # type: ignore[no-any-return]
 
-    def iterations(optimizers: ExportedOptimizers, *given: Any) -> tuple[End, Any]:
-        end, same, many, kept = _specs(mesh, given[-1])
+    def iterations(optimizers: ExportedOptimizers, *given: Any) -> tuple[FinalState, Any]:
+        final_state, same, many, kept = _specs(mesh, given[-1])
         iterate = functools.partial(_iterations, optimizers)
-        return run_on(mesh, iterate, (end, (same, many, same, (kept, same, same))), *given)  # type: ignore[no-any-return]
+        return run_on(mesh, iterate, (final_state, (same, many, same, (kept, same, same))), *given)  # type: ignore[no-any-return]
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
     return jit(rollout), jit(iterations, static_argnums=(0,))
@@ -193,9 +193,9 @@ def _specs(mesh: Mesh | None, collecting: Collecting) -> tuple[Any, ...]:
     """Return how results are divided over devices: final states, equal parts, steps, and steps of iterations."""
     if mesh is None:
         return (None,) * 4
-    lanes, same = layouts(mesh)
-    end = collecting.environments.layout_of_end(lanes, same)
-    return end, same, layout_behind(mesh), layout_behind(mesh, 2)
+    per_env, same = layouts(mesh)
+    final_state = collecting.environments.layout_of_final_state(per_env, same)
+    return final_state, same, layout_behind(mesh), layout_behind(mesh, 2)
 
 
 def run_rollout(
@@ -212,37 +212,39 @@ def run_rollout(
     Raises:
       ValueError: the policy returned NaN, at which Stable-Baselines3 fails too.
     """
-    chain = plan.chain
-    assert chain is not None
-    chain.watch(keeps_final_observation)
-    collecting = Collecting.of(algorithm, plan.network, chain, buffer, n_steps, keeps_final_observation)
-    end, results = _programs(plan.mesh)[0](read_parameters(plan.parameters), collecting)
+    wrapped_env = plan.wrapped_env
+    assert wrapped_env is not None
+    wrapped_env.set_needs_every_step(keeps_final_observation)
+    collecting = Collecting.of(algorithm, plan.network, wrapped_env, buffer, n_steps, keeps_final_observation)
+    final_state, results = _compiled_functions(plan.mesh)[0](read_parameters(plan.parameters), collecting)
     key, rollout, steps = to_host(results)
     _require_numbers(rollout)
-    chain.check(steps.wrapper_outputs)
+    wrapped_env.check(steps.wrapper_outputs)
     if keeps_final_observation:
         last = in_dtypes_of(algorithm._last_obs, steps.outputs.final_observation)
-        steps = Steps(steps.outputs._replace(final_observation=last), steps.wrapper_outputs)
-    return Collected(chain, end, key, rollout, steps)
+        steps = StepBatch(steps.outputs._replace(final_observation=last), steps.wrapper_outputs)
+    return Collected(wrapped_env, final_state, key, rollout, steps)
 
 
 def most_iterations(algorithm: OnPolicy, plan: Plan) -> int:
     """Return how many iterations one compiled function can run; 0 if iterations cannot be combined."""
-    chain, learner, buffer = plan.chain, plan.learner, algorithm.rollout_buffer
-    if plan.mode is not Mode.PROGRAM or plan.others or learner is None or chain is None or not chain.goes_on:
+    wrapped_env, learner, buffer = plan.wrapped_env, plan.learner, algorithm.rollout_buffer
+    if plan.mode is not Mode.COMPILED or plan.user_code or learner is None:
+        return 0
+    if wrapped_env is None or not wrapped_env.can_continue:
         return 0
     if buffer.buffer_size != algorithm.n_steps or is_large(learner, buffer, algorithm):
         return 0
     # If wrappers return floats for a space of integers, SB3's rollout buffer truncates them.
-    given = jax.tree.leaves(chain.observation_structure())
+    given = jax.tree.leaves(wrapped_env.observation_structure())
     space: Any = algorithm.observation_space
     spaces = [space[name] for name in sorted(space)] if hasattr(space, "spaces") else [space]
     if not all(np.can_cast(leaf.dtype, each.dtype, "same_kind") for leaf, each in zip(given, spaces)):
         return 0
-    return room(algorithm.n_steps, algorithm.n_envs)
+    return iterations_per_call(algorithm.n_steps, algorithm.n_envs)
 
 
-def room(n_steps: int, num_envs: int) -> int:
+def iterations_per_call(n_steps: int, num_envs: int) -> int:
     """Return how many iterations with rollouts of this size one call can run."""
     return max(1, min(MOST_ITERATIONS, MOST_STEPS // (n_steps * num_envs)))
 
@@ -256,56 +258,56 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
     Returns:
       None if something became NaN. Running iteration by iteration then shows what and when.
     """
-    chain, learner, count, n_steps = plan.chain, plan.learner, len(settings), algorithm.n_steps
-    assert chain is not None
+    wrapped_env, learner, count, n_steps = plan.wrapped_env, plan.learner, len(settings), algorithm.n_steps
+    assert wrapped_env is not None
     assert learner is not None
-    chain.watch(False)
-    filled = settings + settings[-1:] * (room(n_steps, algorithm.n_envs) - count)
-    end, results = _programs(plan.mesh)[1](
+    wrapped_env.set_needs_every_step(False)
+    filled = settings + settings[-1:] * (iterations_per_call(n_steps, algorithm.n_envs) - count)
+    final_state, results = _compiled_functions(plan.mesh)[1](
         tuple(learner.exported.items()),
         count,
         jax.tree.map(lambda *leaves: np.array(leaves, float), *filled),
         learner.settings(),
         read_learner(learner, algorithm._n_updates),
-        Collecting.of(algorithm, plan.network, chain, algorithm.rollout_buffer, n_steps),
+        Collecting.of(algorithm, plan.network, wrapped_env, algorithm.rollout_buffer, n_steps),
     )
     key, rollout, learnt, (steps, metrics, is_sound) = to_host(results)
     if not is_sound[:count].all():
         return None
     steps = jax.tree.map(lambda leaf: leaf[:count].reshape(-1, *leaf.shape[2:]), steps)
     of_each = [{name: each[i].item() for name, each in metrics.items()} for i in range(count)]
-    return Collected(chain, end, key, rollout, steps, learnt, of_each)
+    return Collected(wrapped_env, final_state, key, rollout, steps, learnt, of_each)
 
 
-def write_back(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Collected) -> None:
+def write_back(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, collected: Collected) -> None:
     """Write the results of a compiled function back to the policy, the rollout buffer, the environments and the model.
 
     Raises:
       ValueError: weights became NaN, or the buffer has another size. Nothing has changed.
     """
-    n_steps, dones = len(ran.rollout.reward), ran.steps.dones
+    n_steps, dones = len(collected.rollout.reward), collected.steps.dones
     for _ in range(len(dones) // n_steps if algorithm.use_sde else 0):
         # So that `predict`, which draws noise in PyTorch, uses the present standard deviation.
         algorithm.policy.reset_noise(algorithm.n_envs)
     if algorithm.policy.training:
         algorithm.policy.set_training_mode(False)
-    if ran.learner is not None:
+    if collected.learner is not None:
         assert plan.learner is not None
-        plan.learner.write_back(ran.learner.params, ran.learner.targets, ran.learner.optimizer_states)
+        plan.learner.write_back(collected.learner.params, collected.learner.targets, collected.learner.optimizer_states)
     starts = dones[-n_steps - 1] if len(dones) > n_steps else algorithm._last_episode_starts
-    write_rollout(buffer, ran.rollout, starts, dones[-n_steps:])
-    ran.end.write_back(algorithm, ran.chain, ran.steps)
-    algorithm.key = np.array(ran.key)
+    write_rollout(buffer, collected.rollout, starts, dones[-n_steps:])
+    collected.final_state.write_back(algorithm, collected.wrapped_env, collected.steps)
+    algorithm.key = np.array(collected.key)
 
 
 def _require_numbers(rollout: Rollout) -> None:
     if np.isnan(rollout.log_prob).any():
-        step, lane = np.argwhere(np.isnan(rollout.log_prob))[0].tolist()
-        observations = jax.tree.leaves(jax.tree.map(lambda leaf: leaf[step, lane], rollout.observation))
+        step, index = np.argwhere(np.isnan(rollout.log_prob))[0].tolist()
+        observations = jax.tree.leaves(jax.tree.map(lambda leaf: leaf[step, index], rollout.observation))
         cause = "one of its weights, or a number computed from them,"
         if any(np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any() for leaf in observations):
             cause = "the observation"
         raise ValueError(
-            f"The policy's action distribution is NaN in step {step} of environment {lane}, because {cause} is NaN. "
+            f"The policy's action distribution is NaN in step {step} of environment {index}, because {cause} is NaN. "
             "The rollout was discarded, and the environments are in the state from before it."
         )

@@ -26,7 +26,7 @@ from jax.sharding import Mesh
 from bridge.engine.learner import ExportedOptimizers, Numbers, committed, transformations
 from bridge.engine.plan import Plan
 from bridge.engine.runtime import to_host
-from bridge.engine.steps import End, Environments, Ran, Steps, Taken, as_given
+from bridge.engine.steps import Environments, FinalState, StepBatch, StepLocals, TrainingResults, as_given
 from bridge.engine.update import read_learner
 from bridge.engine.user_code.overrides import is_constant
 from bridge.sb3 import OffPolicy
@@ -45,14 +45,14 @@ MOST_STEPS, MOST_OF_ALL = 4096, 65_536
 
 # The steps; what callbacks see of them; and, if that is the last step only, the observation before it, unless it is the
 # first step.
-Kept = tuple[Steps, Taken, Any]
+Kept = tuple[StepBatch, StepLocals, Any]
 
 
 def _train(
     policy: ExportedOffPolicy,
     optimizers: ExportedOptimizers,
     most: int,
-    is_watched: bool,
+    needs_every_step: bool,
     limits: driver.Limits,
     settings: OffPolicySettings,
     rates: driver.Rates,
@@ -63,14 +63,14 @@ def _train(
     progress: driver.Progress,
     action_noise: Sharded,
     key_data: jax.Array,
-) -> tuple[driver.Run, End, Kept]:
+) -> tuple[driver.Run, FinalState, Kept]:
     """Run the driver: the updates that are due, and steps, in turns.
 
     Args:
       policy: without weights.
       optimizers: by the names of parameters.
       most: how many steps can be kept.
-      is_watched: whether every step is kept, for a callback that sees each.
+      needs_every_step: whether every step is kept, for a callback that sees each.
 
     Returns:
       The run, without what was kept and without the environments; then the final state of the environments; then what
@@ -92,39 +92,39 @@ def _train(
         jax.random.wrap_key_data(key_data),
         limits,
         rates,
-        KeepSteps(most, is_watched),
+        KeepSteps(most, needs_every_step),
     )
     exploration = dataclasses.replace(run.exploration, collector=CollectorState((), ()))
-    end = environments.end(run.exploration.collector)
-    return dataclasses.replace(run, exploration=exploration, kept=()), end, run.kept
+    final_state = environments.final_state(run.exploration.collector)
+    return dataclasses.replace(run, exploration=exploration, kept=()), final_state, run.kept
 
 
 @dataclasses.dataclass(frozen=True)
 class KeepSteps:
-    """Rule for what is kept of steps: the Steps of each, and of each or only the last what callbacks see."""
+    """Rule for what is kept of steps: the StepBatch of each, and of each or only the last what callbacks see."""
 
     most: int
-    is_watched: bool
+    needs_every_step: bool
 
     def empty(self, given: Any) -> Kept:
         """Return what is kept before the first step, from the shapes of what a step returns."""
         action, (steps, *seen) = given
-        taken = Taken(action, *seen)
-        if self.is_watched:
-            return zeros(steps, self.most), zeros(taken, self.most), ()
-        return zeros(steps, self.most), zeros(taken), zeros(taken.observation)
+        step_locals = StepLocals(action, *seen)
+        if self.needs_every_step:
+            return zeros(steps, self.most), zeros(step_locals, self.most), ()
+        return zeros(steps, self.most), zeros(step_locals), zeros(step_locals.observation)
 
     def put(self, kept: Kept, count: jax.Array, given: Any) -> Kept:
         """Return what is kept after the step with the number `count`."""
         action, (steps, *seen) = given
-        taken, all_steps = Taken(action, *seen), put(kept[0], count, steps)
-        if self.is_watched:
-            return all_steps, put(kept[1], count, taken), ()
-        return all_steps, taken, kept[1].observation
+        step_locals, all_steps = StepLocals(action, *seen), put(kept[0], count, steps)
+        if self.needs_every_step:
+            return all_steps, put(kept[1], count, step_locals), ()
+        return all_steps, step_locals, kept[1].observation
 
 
 @functools.cache
-def program(mesh: Mesh | None) -> Callable[..., Any]:
+def compiled_function(mesh: Mesh | None) -> Callable[..., Any]:
     """Return the compiled function, jitted once per process.
 
     JAX keeps the code for each structure of arguments, so models of one shape share it. The store is donated: copying a
@@ -132,30 +132,31 @@ def program(mesh: Mesh | None) -> Callable[..., Any]:
     """
 
     def train(
-        policy: ExportedOffPolicy, optimizers: ExportedOptimizers, most: int, is_watched: bool, *given: Any
+        policy: ExportedOffPolicy, optimizers: ExportedOptimizers, most: int, needs_every_step: bool, *given: Any
     ) -> Any:
-        def train_one(*parts: Any) -> tuple[driver.Run, End, Kept]:
-            run, end, kept = _train(policy, optimizers, most, is_watched, *parts)
+        def train_one(*parts: Any) -> tuple[driver.Run, FinalState, Kept]:
+            run, final_state, kept = _train(policy, optimizers, most, needs_every_step, *parts)
             if mesh is not None:
                 replay = run.exploration.replay.of_all_devices()
                 run = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=replay))
-            return run, end, kept
+            return run, final_state, kept
 
         environments = given[6]
-        return run_on(mesh, train_one, None if mesh is None else _specs(mesh, environments, is_watched), *given)
+        return run_on(mesh, train_one, None if mesh is None else _specs(mesh, environments, needs_every_step), *given)
 
     return jax.jit(train, static_argnums=(0, 1, 2, 3), donate_argnums=(9,), compiler_options=compiler_options())
 
 
-def _specs(mesh: Mesh, environments: Environments, is_watched: bool) -> tuple[driver.Run, Any, Any]:
+def _specs(mesh: Mesh, environments: Environments, needs_every_step: bool) -> tuple[driver.Run, Any, Any]:
     """Return how the results of the compiled function are divided over devices."""
-    lanes: Any  # they stand for arrays
+    per_env: Any  # they stand for arrays
     same: Any
-    (lanes, same), many = layouts(mesh), layout_behind(mesh)
-    exploration = ExplorationState(CollectorState((), ()), lanes, lanes)
+    (per_env, same), many = layouts(mesh), layout_behind(mesh)
+    exploration = ExplorationState(CollectorState((), ()), per_env, per_env)
     counts = dict.fromkeys(("num_updated", "count", "num_ended"), same)
     run = driver.Run(learner=same, exploration=exploration, progress=same, metrics=same, kept=(), **counts)
-    return run, environments.layout_of_end(lanes, same), (many, many, ()) if is_watched else (many, lanes, lanes)
+    kept = (many, many, ()) if needs_every_step else (many, per_env, per_env)
+    return run, environments.layout_of_final_state(per_env, same), kept
 
 
 def most_steps(num_envs: int) -> int:
@@ -164,40 +165,40 @@ def most_steps(num_envs: int) -> int:
 
 
 def run_steps(
-    algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_watched: bool, is_seen: bool = False
-) -> Ran:
+    algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, needs_every_step: bool, needs_last_step: bool = False
+) -> TrainingResults:
     """Run the compiled function, and write its results back to where SB3 has them.
 
     Args:
       steps: take at most this many steps of each environment. With 0, run only the update that is due.
       episodes: stop as soon as this many episodes have ended.
-      is_watched: whether a callback sees each step. Then `steps` is at most the length of one iteration.
-      is_seen: whether a callback sees the last step. After each step that a callback sees, the caller does what
+      needs_every_step: whether a callback sees each step. Then `steps` is at most the length of one iteration.
+      needs_last_step: whether a callback sees the last step. After each step that a callback sees, the caller does what
         `_on_step` does, once the callback has seen it.
 
     Raises:
       ValueError: parameters became NaN. The previous parameters are kept, as are the environments and all counts; the
         replay buffer also holds the steps that were taken.
     """
-    chain, learner, buffer, settings = plan.chain, plan.learner, algorithm.replay_buffer, algorithm._settings_now()
-    assert chain is not None
+    wrapped_env, learner, buffer = plan.wrapped_env, plan.learner, algorithm.replay_buffer
+    assert wrapped_env is not None
     assert learner is not None
-    before, num_envs, mesh = algorithm._last_obs, algorithm.n_envs, plan.mesh
+    before, num_envs, mesh, settings = algorithm._last_obs, algorithm.n_envs, plan.mesh, algorithm._settings_now()
     bound = committed if mesh is None else (lambda tree: tree)  # arrays that are divided over devices are in place
-    most = settings.train_freq if is_watched else most_steps(num_envs)
-    static_part = plan.network, tuple(learner.exported.items()), most, is_watched
+    most = settings.train_freq if needs_every_step else most_steps(num_envs)
+    static_part = plan.network, tuple(learner.exported.items()), most, needs_every_step
     rates = schedules(algorithm, steps, most)
     vectors = bound(read_learner(learner, algorithm._n_updates))
-    environments = Environments.of(chain, before)
+    environments = Environments.of(wrapped_env, before)
     environments = dataclasses.replace(environments, env_state=bound(environments.env_state))
     progress, action_noise, key = algorithm._progress()
     # Last, because whatever fails from here on must return the store to the buffer.
     left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
-    replay = bound(buffer.lend(before, left + settings.train_freq, mesh))
+    replay = bound(buffer.to_device(before, left + settings.train_freq, mesh))
     episodes = min(episodes, buffer.episodes_left(replay), 2**31 - 1)
-    limits = driver.Limits(np.int32(steps), np.int32(episodes), np.int32(not is_watched), np.int32(not is_seen))
+    limits = driver.Limits(*map(np.int32, (steps, episodes, not needs_every_step, not needs_last_step)))
     try:
-        run, end, kept = program(mesh)(
+        run, final_state, kept = compiled_function(mesh)(
             *static_part,
             limits,
             settings,
@@ -211,44 +212,46 @@ def run_steps(
             key,
         )
     except BaseException:
-        buffer.return_lent(replay)
+        buffer.keep_on_device(replay)
         raise
-    buffer.return_lent(run.exploration.replay)
-    exploration = dataclasses.replace(run.exploration, replay=None)
-    host, (all_steps, taken, last) = to_host((dataclasses.replace(run, exploration=exploration, learner=None), kept))
+    buffer.keep_on_device(run.exploration.replay)
+    small = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=None), learner=None)
+    host, (all_steps, shown, last) = to_host((small, kept))
     count = int(host.count)
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
-    _write_back(algorithm, plan, run, host, end, all_steps)
+    _write_back(algorithm, plan, run, host, final_state, all_steps)
     if settings.hindsight is not None and host.progress.is_due:
         buffer.require_whole_episode()  # as SB3 does before an update
-    if is_watched:
-        taken = jax.tree.map(lambda leaf: leaf[:count], taken)
-    observation, final_observation = (as_given(before, each) for each in (taken.observation, taken.final_observation))
-    return Ran(
-        chain=chain,
-        before=before if is_watched or count <= 1 else as_given(before, last),
+    if needs_every_step:
+        shown = jax.tree.map(lambda leaf: leaf[:count], shown)
+    observation, final_observation = (as_given(before, each) for each in (shown.observation, shown.final_observation))
+    return TrainingResults(
+        wrapped_env=wrapped_env,
+        before=before if needs_every_step or count <= 1 else as_given(before, last),
         count=count,
         num_updated=int(host.num_updated),
         metrics={name: value.item() for name, value in host.metrics.items()},
         steps=all_steps,
-        taken=Taken(taken.action, taken.env_action, observation, final_observation),
+        step_locals=StepLocals(shown.action, shown.env_action, observation, final_observation),
     )
 
 
-def _write_back(algorithm: OffPolicy, plan: Plan, run: driver.Run, host: driver.Run, end: End, steps: Steps) -> None:
+def _write_back(
+    algorithm: OffPolicy, plan: Plan, run: driver.Run, host: driver.Run, final_state: FinalState, steps: StepBatch
+) -> None:
     """Write back to SB3's attributes what the compiled function returned, except for the replay buffer.
 
     Args:
       run: what the function returned. It has the weights.
       host: the same without the weights, as NumPy arrays.
-      end: the state of the environments after the last step.
+      final_state: the state of the environments after the last step.
       steps: the steps that were taken.
 
     Raises:
       ValueError: parameters became NaN. Nothing has been written back then.
     """
-    chain, learner = plan.chain, plan.learner
-    assert chain is not None
+    wrapped_env, learner = plan.wrapped_env, plan.learner
+    assert wrapped_env is not None
     assert learner is not None
     try:
         # First, so that nothing has changed if it raises.
@@ -258,7 +261,7 @@ def _write_back(algorithm: OffPolicy, plan: Plan, run: driver.Run, host: driver.
             f"{error} The environments and all counters were kept from before the update, too, but the replay buffer "
             f"also holds the {int(host.count)} steps of each environment in which this happened."
         ) from None
-    end.write_back(algorithm, chain, steps)
+    final_state.write_back(algorithm, wrapped_env, steps)
     normalize = algorithm._vec_normalize_env
     algorithm._last_original_obs = algorithm._last_obs if normalize is None else normalize.get_original_obs()
     algorithm._write_progress(host.progress, host.exploration.action_noise)
@@ -268,7 +271,7 @@ def _write_back(algorithm: OffPolicy, plan: Plan, run: driver.Run, host: driver.
 def schedules(algorithm: OffPolicy, steps: int, most: int) -> driver.Rates:
     """Return the learning rate and the share of random actions for each of the next steps, each (most,).
 
-    The learning rate is that of an update before the step. Both are SB3's schedules, which may be any function of the
+    The learning rate is for an update before the step. Both are SB3's schedules, which may be any function of the
     progress.
     """
     total, num_envs = algorithm._total_timesteps, algorithm.n_envs

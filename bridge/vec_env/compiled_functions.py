@@ -1,4 +1,4 @@
-"""The compiled functions behind a JaxVecEnv, shared by all JaxVecEnvs of the same structure."""
+"""CompiledFunctions: the compiled functions of a JaxVecEnv, shared by all JaxVecEnvs of the same structure."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Outputs(NamedTuple):
         return cls(*(getattr(timestep, name) for name in cls._fields))
 
 
-class Programs:
-    """The compiled functions of a JaxVecEnv: `reset`, and two kinds of `step`, on a packed state.
+class CompiledFunctions:
+    """Compiled functions of a JaxVecEnv: `reset`, and two kinds of `step`, on a packed state.
 
     `reset` takes the episodes that `first_episodes` or `next_episodes` return. The parameters of the environments are
     arguments, so changing one does not compile again. The state is donated; the other outputs of a step do not share
@@ -60,7 +60,7 @@ class Programs:
     """
 
     @classmethod
-    def of(cls, venv: VectorEnv, mesh: Mesh | None = None) -> Programs:
+    def of(cls, venv: VectorEnv, mesh: Mesh | None = None) -> CompiledFunctions:
         """Return the functions for all VectorEnvs like this one: only the values of their parameters may differ.
 
         If there is a mesh, the environments are divided equally among its devices.
@@ -68,7 +68,7 @@ class Programs:
         configure_by_default()
         kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
         x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-        return _programs_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
+        return _functions_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
 
     def __init__(self, venv: VectorEnv, mesh: Mesh | None) -> None:
         """Trace the environments, and jit their functions, which compile at their first call."""
@@ -80,17 +80,17 @@ class Programs:
         given = (state, self.timestep) if mesh is None else _first(part)
         self.state, self._outputs = Packing(given[0]), Packing(jax.eval_shape(Outputs.of, given[1]))
         self._key_impl = key_impl(state.env_keys)
-        lanes, own = (None, None) if mesh is None else layouts(mesh)
+        per_env, own = (None, None) if mesh is None else layouts(mesh)
         if mesh is not None and venv.env_axis is not None:
             own = layout_behind(mesh)
-        self._lanes, self._own = lanes, own
-        self.reset = self._jit(self._reset, own, lanes)
-        self.first_episodes = self._jit(self._first_episodes, lanes)
-        self.step = self._jit(self._step, own, lanes, lanes, donate_argnums=1)
-        self.step_on_device = self._jit(self._step_on_device, own, lanes, lanes, donate_argnums=1)
-        self.pack_state = self._jit(self.state.pack, lanes)
-        self.unpack_state = self.state.unpack if mesh is None else self._jit(self.state.unpack, lanes)
-        self.action_masks = self._jit(self._action_masks, own, lanes)
+        self._per_env, self._own = per_env, own
+        self.reset = self._jit(self._reset, own, per_env)
+        self.first_episodes = self._jit(self._first_episodes, per_env)
+        self.step = self._jit(self._step, own, per_env, per_env, donate_argnums=1)
+        self.step_on_device = self._jit(self._step_on_device, own, per_env, per_env, donate_argnums=1)
+        self.pack_state = self._jit(self.state.pack, per_env)
+        self.unpack_state = self.state.unpack if mesh is None else self._jit(self.state.unpack, per_env)
+        self.action_masks = self._jit(self._action_masks, own, per_env)
         self.has_action_masks = _gives_masks(venv, state)
 
     def _jit(self, function: Callable[..., Any], *specs: object, **options: Any) -> Any:
@@ -99,7 +99,7 @@ class Programs:
         `specs` are the layouts of its arguments over the devices of the mesh.
         """
         if self._mesh is not None:
-            function = on_each(function, self._mesh, specs, self._lanes)
+            function = on_each(function, self._mesh, specs, self._per_env)
         return jax.jit(function, compiler_options=compiler_options(), **options)
 
     def parameters(self, venv: VectorEnv) -> list[jax.Array]:
@@ -198,7 +198,7 @@ class _Unhashed:
 
 
 @functools.lru_cache(maxsize=64)
-def _programs_of_kind(
+def _functions_of_kind(
     structure: PyTreeDef, kinds: tuple[object, ...], x64: bool, mesh: Mesh | None, venv: _Unhashed
-) -> Programs:
-    return Programs(venv.value, mesh)
+) -> CompiledFunctions:
+    return CompiledFunctions(venv.value, mesh)

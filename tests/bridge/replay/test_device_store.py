@@ -1,4 +1,4 @@
-"""What programs have of a replay buffer: every kind of observation, every transition, and back without a loss."""
+"""The store of a replay buffer on the device: every kind of observation, every transition, and back without a loss."""
 
 from collections import OrderedDict
 
@@ -12,7 +12,7 @@ from stable_baselines3.common import buffers
 
 import bridge
 from bridge import JaxVecEnv, ReplayBuffer
-from bridge.replay.store import lending
+from bridge.replay.store import device_store
 from jaxenvs import Environment, TimeStep, environment, static, struct
 from tests.bridge.algorithms.off_policy.off_policy_models import OWN, assert_equal, make, make_env, state_of
 from tests.environments import Counter
@@ -61,8 +61,8 @@ def model_of_parts(name="DQN", **settings):
     return make(name, JaxVecEnv(Parts(name), 2), **settings)
 
 
-def in_one_program(model):
-    return model.plan.chain is not None
+def is_compiled(model):
+    return model.plan.wrapped_env is not None
 
 
 # --- Kinds of observations ------------------------------------------------------------------------------------------
@@ -71,9 +71,9 @@ def in_one_program(model):
 @pytest.mark.parametrize("name", tiered(["DQN", "SAC"], "DQN"))
 def test_numbers_of_a_discrete_space_are_stored_as_the_environments_gave_them(name):
     model = make(name, make_env(name, kind="discrete"))
-    for _ in range(2):  # the second goes on from what came back
+    for _ in range(2):  # the second call continues from the returned store
         model.learn(24, reset_num_timesteps=False)
-        assert in_one_program(model)
+        assert is_compiled(model)
         buffer = model.replay_buffer
         size = buffer.size()
         assert buffer.observations.dtype == np.int64
@@ -90,7 +90,7 @@ def test_observations_whose_keys_are_in_any_order_are_stored_by_name_and_cut_no_
     model = model_of_parts(name)
     for _ in range(3):
         model.learn(24, reset_num_timesteps=False)
-        assert in_one_program(model)
+        assert is_compiled(model)
         buffer = model.replay_buffer
         size = buffer.size()
         assert list(buffer.observations) == ["z", "number", "a"]
@@ -156,7 +156,7 @@ def test_sb3_goes_on_with_a_buffer_whose_keys_are_in_any_order(tmp_path):
 @pytest.fixture
 def few_ends(monkeypatch):
     """Side rings as those of large stores are: an eighth of the slots, at first."""
-    monkeypatch.setattr(lending, "SMALL_ENDS", 0)
+    monkeypatch.setattr(device_store, "SMALL_ENDS", 0)
 
 
 def test_episodes_of_one_step_lose_no_transition_and_coming_back_for_room_changes_no_bit(few_ends, monkeypatch):
@@ -169,7 +169,7 @@ def test_episodes_of_one_step_lose_no_transition_and_coming_back_for_room_change
     buffer = tight.replay_buffer
     assert buffer.full
     np.testing.assert_array_equal(buffer.next_observations[..., 0], buffer.observations[..., 0] + 1)
-    monkeypatch.setattr(lending, "SMALL_ENDS", 2**22)
+    monkeypatch.setattr(device_store, "SMALL_ENDS", 2**22)
     roomy = make(env=make_env(length=1), learning_rate=1e-2)
     for _ in range(3):
         roomy.learn(80, reset_num_timesteps=False)
@@ -181,9 +181,9 @@ def test_room_for_ends_grows_no_further_than_it_must(few_ends):
     zeros = np.zeros((2, 2))
     for step in range(300):
         buffer.add(zeros, zeros, zeros[0], zeros[0], np.full(2, step % 50 == 49), [{}] * 2)
-    lent = buffer.lend(zeros, 4)
-    assert lent.num_ends == 80
-    assert buffer.lend(zeros, 4) is lent
+    store = buffer.to_device(zeros, 4)
+    assert store.num_ends == 80
+    assert buffer.to_device(zeros, 4) is store
 
 
 # --- What is known without bringing it back --------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_sizes_are_known_without_bringing_the_store_back(monkeypatch):
             seen.append((buffer.size(), buffer.pos, buffer.full))
             return True
 
-    monkeypatch.setattr(lending, "take_back", lambda *_: pytest.fail("The store came back."))
+    monkeypatch.setattr(device_store, "to_host", lambda *_: pytest.fail("The store came back."))
     model.learn(240, Looks())
     assert seen[-1] == (100, 20, True)
     assert seen[7] == (8, 8, False)
@@ -220,7 +220,7 @@ def test_rewards_of_the_newest_rows_can_be_replaced_wherever_they_are(taken):
     model = make(env=make_env(length=100, limit=100)).learn(40)
     buffer = model.replay_buffer
     if taken:
-        buffer.take_ring()
+        buffer.ring_on_host()
     buffer.replace_rewards(np.full((3, 2), 7.0))
     assert (buffer.rewards[17:20] == 7).all()
     assert (buffer.rewards[:17] != 7).all()
@@ -230,9 +230,9 @@ def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is
     buffer, observation = ReplayBuffer(10, spaces.Box(-1, 1, (2,)), spaces.Discrete(2), device="cpu"), np.zeros((1, 2))
     step = observation, observation, np.zeros(1), np.zeros(1), np.zeros(1, bool), [{}]
     buffer.add(*step)
-    lent = buffer.lend(observation, 4)
-    jax.jit(lambda replay: jax.tree.map(lambda leaf: leaf + 1, replay), donate_argnums=0)(lent)
-    buffer.return_lent(lent)
+    store = buffer.to_device(observation, 4)
+    jax.jit(lambda replay: jax.tree.map(lambda leaf: leaf + 1, replay), donate_argnums=0)(store)
+    buffer.keep_on_device(store)
     for look in (
         buffer.size,
         lambda: buffer.pos,
@@ -245,7 +245,7 @@ def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is
         ):
             look()
     with pytest.raises(RuntimeError, match="contents of the replay buffer are lost"):
-        buffer.lend(observation, 4)
+        buffer.to_device(observation, 4)
     buffer.reset()
     assert buffer.size() == 0
     buffer.add(*step)
@@ -255,7 +255,7 @@ def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is
 def test_a_buffer_is_as_it_was_if_what_it_lent_was_not_taken():
     buffer, observation = ReplayBuffer(10, spaces.Box(-1, 1, (2,)), spaces.Discrete(2), device="cpu"), np.zeros((1, 2))
     buffer.add(observation, observation, np.zeros(1), np.zeros(1), np.zeros(1, bool), [{}])
-    buffer.return_lent(buffer.lend(observation, 4))
+    buffer.keep_on_device(buffer.to_device(observation, 4))
     assert buffer.size() == 1
 
 
@@ -271,13 +271,13 @@ def test_a_program_has_what_was_written_by_hand(size):
     rows = np.arange(buffer.size()) + (buffer.pos if buffer.full else 0)
     expected = buffer._get_samples(rows % buffer.buffer_size)
     n_steps = buffer.n_steps
-    lent = buffer.lend(np.full((1, 2), 20), 4)
-    drawn = lent.transitions(jnp.asarray(rows % lent.capacity), jnp.zeros(len(rows), int), 0.99, n_steps)
+    store = buffer.to_device(np.full((1, 2), 20), 4)
+    drawn = store.transitions(jnp.asarray(rows % store.capacity), jnp.zeros(len(rows), int), 0.99, n_steps)
     np.testing.assert_array_equal(drawn.next_observation, expected.next_observations)
     np.testing.assert_array_equal(drawn.discount == 0, expected.dones[:, 0] == 1)
     np.testing.assert_allclose(drawn.reward, expected.rewards[:, 0], rtol=1e-6)
     before = [np.array(each) for each in (buffer.next_observations, buffer.dones, buffer.timeouts)]
-    buffer.return_lent(buffer.lend(np.full((1, 2), 20), 4))
+    buffer.keep_on_device(buffer.to_device(np.full((1, 2), 20), 4))
     for one, other in zip(before, (buffer.next_observations, buffer.dones, buffer.timeouts)):
         np.testing.assert_array_equal(one, other)
 

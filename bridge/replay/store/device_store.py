@@ -51,7 +51,7 @@ def divide(replay: Replay, mesh: Mesh) -> Replay:
 
 
 def unite(stores: Replay) -> Replay:
-    """Return one store with the content of the devices' stores and room for all their ends; delete these."""
+    """Return one store with the content of all devices' stores and space for all their ends; delete theirs."""
     num_ends = min(len(stores.tag) * stores.num_ends, stores.tag.size)
     united = regroup(jax.tree.map(np.asarray, stores), 1, num_ends)
     for leaf in jax.tree.leaves(stores):
@@ -60,7 +60,7 @@ def unite(stores: Replay) -> Replay:
     return replay
 
 
-def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], num_steps: int) -> Replay:
+def to_device(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], num_steps: int) -> Replay:
     """Return a store on the device with the content of a ring in memory, which cannot be used afterwards.
 
     The store has the shapes of the environments' spaces: a Discrete value is a number there, and an array of one number
@@ -152,7 +152,7 @@ def _rows(ring: Ring, num_steps: int) -> int:
     return min(ring.capacity, 1 << (ring.size + num_steps).bit_length())
 
 
-def take_back(replay: Replay, obs_shape: Any, observation_space: Any, action_dtype: Any, capacity: int) -> Ring:
+def to_host(replay: Replay, obs_shape: Any, observation_space: Any, action_dtype: Any, capacity: int) -> Ring:
     """Return a ring of this capacity in memory with the content of a store on the device, which is deleted.
 
     In the ring, observations have the shapes `obs_shape`, such as (1,) for a Discrete space.

@@ -14,7 +14,7 @@ from bridge.host_env.envpool import is_pool
 
 # Starts the resets of some environments, given their indices. The returned function waits, and returns the observations
 # and infos of all environments, or only of the reset ones.
-LaneReset = Callable[[np.ndarray], Callable[[], tuple[Any, dict[str, Any]]]]
+PartialReset = Callable[[np.ndarray], Callable[[], tuple[Any, dict[str, Any]]]]
 
 
 def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
@@ -29,7 +29,7 @@ def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         ) from None
 
 
-def lane_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> LaneReset:
+def partial_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> PartialReset:
     """Return a function that resets some of the environments, and cancels the reset that their next step would bring.
 
     Such a function is required. A step returns a transition for every environment, and Stable-Baselines3 stores them
@@ -38,16 +38,18 @@ def lane_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> LaneReset:
     """
     core = vector_env.unwrapped
     if type(vector_env) is CartPoleVectorEnv:
-        return lambda lanes: lambda: _reset_cartpoles(vector_env, lanes)
+        return lambda env_indices: lambda: _reset_cartpoles(vector_env, env_indices)
     if isinstance(core, AsyncVectorEnv) and not core.shared_memory:
         # Its workers cancel the pending reset only if they share memory.
-        raise _no_lane_reset(vector_env, "an AsyncVectorEnv without shared memory resets such an environment twice")
+        raise _cannot_reset_partially(
+            vector_env, "an AsyncVectorEnv without shared memory resets such an environment twice"
+        )
     if not isinstance(core, SyncVectorEnv | AsyncVectorEnv) and not is_pool(core):
         _require_reset_mask(vector_env)
 
-    def reset(lanes: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
+    def reset(env_indices: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
         mask = np.zeros(vector_env.num_envs, bool)
-        mask[lanes] = True
+        mask[env_indices] = True
         return lambda: vector_env.reset(options={"reset_mask": mask})
 
     return reset
@@ -64,9 +66,9 @@ def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> None:
     try:
         core.reset(options=options)
     except Exception as error:
-        raise _no_lane_reset(vector_env, f"its reset raised {error!r}") from error
+        raise _cannot_reset_partially(vector_env, f"its reset raised {error!r}") from error
     if not options.was_read:
-        raise _no_lane_reset(vector_env, "its reset does not read this option")
+        raise _cannot_reset_partially(vector_env, "its reset does not read this option")
 
 
 class _Probe(dict[str, Any]):
@@ -87,7 +89,7 @@ class _Probe(dict[str, Any]):
         return super().pop(key, *default)
 
 
-def _no_lane_reset(vector_env: VectorEnv[Any, Any, Any], why: str) -> ValueError:
+def _cannot_reset_partially(vector_env: VectorEnv[Any, Any, Any], why: str) -> ValueError:
     mode = autoreset_mode_of(vector_env).name
     return ValueError(
         f"vector_env has auto-reset {mode}, so it must be able to reset single environments by "
@@ -96,15 +98,16 @@ def _no_lane_reset(vector_env: VectorEnv[Any, Any, Any], why: str) -> ValueError
     )
 
 
-def _reset_cartpoles(vector_env: Any, lanes: np.ndarray) -> tuple[Any, dict[str, Any]]:
+def _reset_cartpoles(vector_env: Any, env_indices: np.ndarray) -> tuple[Any, dict[str, Any]]:
     """Reset some environments as their own next step would, with their own random generator."""
-    vector_env.state[:, lanes] = first = vector_env.np_random.uniform(vector_env.low, vector_env.high, (4, len(lanes)))
-    vector_env.steps[lanes] = 0
-    vector_env.prev_done[lanes] = False
+    shape = 4, len(env_indices)
+    vector_env.state[:, env_indices] = first = vector_env.np_random.uniform(vector_env.low, vector_env.high, shape)
+    vector_env.steps[env_indices] = 0
+    vector_env.prev_done[env_indices] = False
     return first.T.astype(np.float32), {}
 
 
-def require_all_lanes(vector_env: VectorEnv[Any, Any, Any]) -> None:
+def require_vector_env(vector_env: VectorEnv[Any, Any, Any]) -> None:
     """Raise unless this is a vector environment that steps all its environments at once."""
     if not isinstance(vector_env, gymnasium.vector.VectorEnv):
         raise TypeError(f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}.")

@@ -1,0 +1,48 @@
+"""Names that stood for terms of SB3, Gymnasium and optax do not come back in `bridge/`, in code or prose."""
+
+import re
+
+from tests.packaging.installed import CHECKOUT
+
+# What to write instead. The first pattern also finds parts of names, as in `lane_keys` or `AllLanesVecEnv`.
+RETIRED = {
+    r"(?<![A-Za-z])lanes?(?![a-z])|Lanes?(?![a-z])": "env_indices, num_envs or env_states, whichever it is",
+    r"(?<![A-Za-z.])(chain|Chain)\b(?!\.from_iterable)": "wrapped_env",
+    r"(?<![A-Za-z])programs?(?![a-z])|Programs?(?![a-z])|PROGRAM": "compiled function",
+    r"is_watched|quiet_steps|QuietCallback": "needs_every_step, steps_until_needed",
+    r"\btold\b": "report, info",
+    r"\brecalled\b": "lstm_states",
+    r"\blen[dt]\b|\btake_ring\b": "to_device, on the device, ring_on_host",
+    r"\b(goes|going)_on\b": "can_continue",
+    r"\b(Ran|Taken|Block)\b": "TrainingResults, StepLocals, StepBatchInfos",
+    r"\b[Jj]udg": "evaluate",
+}
+# Names of earlier releases, where they still work and warn, or where data with them is read.
+DEPRECATED = {
+    "engine/callbacks/callback_schedule.py": r"quiet_steps|QuietCallback",
+    "evaluation/evaluating.py": r"max_lanes",
+    "host_env/processes/worker_handle.py": r"def lanes\(|\.lanes is deprecated",
+    "replay/data/portable.py": r"_lent",
+    "vec_env/jax_vec_env.py": r"def programs|\.programs is deprecated",
+    "wrappers/compiled_wrapper.py": r"goes_on|is_watched",
+}
+# Names of `jaxenvs`, and words in their usual sense.
+ALLOWED = (
+    r"lane_env|lane_key|replay_lanes|Lanes\(|import Lanes|: Lanes,|\._started\(\)\)\.lanes"
+    r"|optax chain|outside (of )?the program"
+)
+
+
+def retired_in(path):
+    kept = f"{ALLOWED}|{DEPRECATED.get(path.relative_to(CHECKOUT / 'bridge').as_posix(), '(?!)')}"
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for pattern, better in RETIRED.items():
+            for found in re.finditer(pattern, re.sub(kept, "", line)):
+                yield f"{path.relative_to(CHECKOUT)}:{number}: {found[0]!r}: write {better}"
+
+
+def test_retired_names_do_not_come_back():
+    paths = sorted((CHECKOUT / "bridge").rglob("*.py"))
+    found = [each for path in paths for each in retired_in(path)]
+    found += [str(path) for path in paths for pattern in RETIRED if re.search(pattern, path.stem)]
+    assert not found, "\n".join(found)
