@@ -29,10 +29,7 @@ DEPRECATED = {
     "wrappers/compiled_wrapper.py": r"goes_on|is_watched",
 }
 # Names of `jaxenvs`, and words in their usual sense.
-ALLOWED = (
-    r"lane_env|lane_key|replay_lanes|Lanes\(|import Lanes|: Lanes,|\._started\(\)\)\.lanes"
-    r"|optax chain|outside (of )?the program"
-)
+ALLOWED = r"optax chain|outside (of )?the program"
 
 
 def retired_in(path):
