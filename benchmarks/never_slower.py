@@ -59,7 +59,6 @@ PICTURES_SETTINGS = {"buffer_size": 2000, "batch_size": 32, "learning_starts": 1
 
 # A run is of so many iterations that it takes this long; a cell of as many rounds as fit, but of no fewer than two.
 SHORTEST_RUN_SECONDS, SECONDS = 0.5, 6.0
-FIRST_ROUNDS = 3  # of --first
 
 SPEED, MEMORY = 1.0, 1.1  # at least, at most
 NAMED_SPEED, NAMED_FIRST_SECONDS = 1.2, 15
@@ -84,8 +83,7 @@ NOTES = [
     "compiles what acts. Updates call evaluate_actions, which stays as it is.",
     "first: seconds from the end of the imports to the end of the first iteration, including the creation of "
     "environments and model.",
-    "--first: each side is three new processes in turns, of which the medians count. One run before has filled the "
-    "compilation cache of bridge.",
+    "--first: each round is a new process of each side. One process before has filled the compilation cache of bridge.",
     f"MB: peak resident memory during {MEMORY_ITERATIONS} iterations, minus the memory after importing "
     "Stable-Baselines3 or bridge. With JAX environments, the process of stock SB3 also imports bridge. kept: the "
     "same for the memory that remains afterwards.",
@@ -203,7 +201,7 @@ def time_cells(
         return common.interleave(runs, rounds, warm_up=int(not is_warm)), begun
 
 
-def measure_first(report: common.Report, cell: Cell) -> None:
+def measure_first(report: common.Report, cell: Cell, rounds: int) -> None:
     """Time the first iteration of both sides in new processes, with a compilation cache that one run has filled."""
 
     def begin(side: str) -> dict[str, Any]:
@@ -214,7 +212,7 @@ def measure_first(report: common.Report, cell: Cell) -> None:
 
     begin(OURS)
     begun: dict[str, list[dict[str, Any]]] = {side: [] for side in (STOCK, OURS)}
-    for _ in range(FIRST_ROUNDS):
+    for _ in range(rounds):
         for side, answers in begun.items():
             answers.append(begin(side))
     stock, ours = (
@@ -323,7 +321,7 @@ def main(argv: list[str] | None = None) -> None:
     for cell in cells:
         try:
             if arguments.first:
-                measure_first(report, cell)
+                measure_first(report, cell, options.rounds)
                 continue
             measure(report, cell, options, NAMED_SPEED if cell in named_cells() else SPEED)
         except RuntimeError as error:
