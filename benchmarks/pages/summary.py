@@ -80,9 +80,9 @@ _LEARNING = (
     "of a whole training."
 )
 _STEPPING = (
-    "The upper plot shows steps of a VecEnv from Python, as SB3 calls it: one call per step, with NumPy arrays as input "
-    "and output. The lower plot shows rollouts with random actions, each in one compiled function that returns the whole "
-    "trajectory."
+    "The upper plot shows steps of a VecEnv from Python, as SB3 calls it: one call per step, with NumPy arrays as "
+    "input and output. The lower plot shows rollouts with random actions, each in one compiled function that returns "
+    "the whole trajectory."
 )
 _MORE = (
     "[All tables](benchmarks/tables.md) has every figure, and the targets that were not reached. [Design "
