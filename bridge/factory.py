@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import logging
 import os
 import warnings
@@ -116,7 +117,8 @@ def make_vec_env(
         opponent,
     )
     if opponent is not None and (vec_env_cls is not None or backend not in ("auto", "jax")):
-        raise ValueError("opponent needs backend='jax' and no vec_env_cls, because SelfPlay is a JAX environment.")
+        got = f"{backend=}" if vec_env_cls is None else f"vec_env_cls={shown(vec_env_cls)}"
+        raise ValueError(f"opponent needs backend='jax' and no vec_env_cls, because opponents move in JAX, got {got}.")
     if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls)
     return _make(asked, backend if opponent is None else "jax")
@@ -211,6 +213,11 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
         if monitor_dir is not None:
             monitor_dir = os.path.abspath(monitor_dir)  # an actor may run in another folder
             os.makedirs(monitor_dir, exist_ok=True)
+    cls: Callable[..., VecEnv] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVecEnv}[backend]
+    accepted = [name for name in inspect.signature(cls).parameters if name != "env_fns"]
+    if asked.vec_env_kwargs.keys() - set(accepted):
+        takes = f"only {', '.join(map(repr, accepted))} in" if accepted else "no"
+        raise TypeError(f"backend={backend!r} accepts {takes} vec_env_kwargs, got {shown(asked.vec_env_kwargs)}.")
     env_fns = []
     for index in range(asked.n_envs):
         if monitor_dir is not None:
@@ -218,8 +225,7 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
         env_seed = None if asked.seed is None else asked.seed + index
         make = maker(asked.env_id, asked.env_kwargs)
         env_fns.append(env_fn(make, env_seed, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs))
-    classes: dict[str, Callable[..., VecEnv]] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVecEnv}
-    host_vec_env = classes[backend](env_fns, **asked.vec_env_kwargs)
+    host_vec_env = cls(env_fns, **asked.vec_env_kwargs)
     host_vec_env.seed(asked.seed)
     vars(host_vec_env)["instead_of_jax"] = asked.instead_of_jax  # for `print(model.plan)`
     return host_vec_env

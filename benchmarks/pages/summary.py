@@ -74,13 +74,15 @@ _OFF_POLICY = (
 _LEARNING = (
     "Both sides train agents of several seeds with the same settings and budget. The table has the interquartile mean "
     "(IQM) of the returns over the seeds, and the difference from SB3's IQM with its 95 % bootstrap interval. The "
-    "verdict is `equal` if the interval lies within 5 % of the range between random actions and the best known agents, "
-    "`not worse` if it lies above the lower end of that range, and `not shown` if there are too few seeds to say. The "
-    "plot has the CPU time of a whole training."
+    "tolerance is 5 % of the range between the returns of random actions and of the best known agents. The verdict is "
+    "`equal` if the whole interval is within the tolerance, `not worse` if only the upper end of the interval exceeds "
+    "the tolerance, and `not shown` if there are too few seeds to say. The plot shows the CPU time "
+    "of a whole training."
 )
 _STEPPING = (
-    "The upper plot has one call per step, with NumPy in and out, as SB3 steps a VecEnv. The lower plot has random "
-    "rollouts in one compiled function, which keeps the trajectory."
+    "The upper plot shows steps of a VecEnv from Python, as SB3 calls it: one call per step, with NumPy arrays as "
+    "input and output. The lower plot shows rollouts with random actions, each in one compiled function that returns "
+    "the whole trajectory."
 )
 _MORE = (
     "[All tables](benchmarks/tables.md) has every figure, and the targets that were not reached. [Design "
@@ -112,7 +114,7 @@ def _learnt_less(results: dict[str, Any]) -> str:
     return fill(
         f"The return is lower than SB3's, by the 95 % interval of the difference, on {', '.join(found)}."
         if found
-        else "On no task is the return lower than SB3's by the 95 % interval of the difference."
+        else "On no task does the 95 % interval of the difference show a return lower than SB3's."
     )
 
 

@@ -64,8 +64,8 @@ Settings = Annotated[
     Path | None,
     _shown_as(
         "FILE",
-        "A file of settings for environments: a .yml as RL Baselines3 Zoo's, or a .toml (default: the files of RL "
-        f"Baselines3 Zoo, if it is installed, and then its settings in {FILE}; copy that file to change them).",
+        "A file of settings for environments, as .yml in the format of RL Baselines3 Zoo, or as .toml (default: the "
+        f"files of RL Baselines3 Zoo if it is installed, or {FILE}; copy that file to change the settings).",
     ),
 ]
 Folder = Annotated[str | None, _shown_as("DIR")]
@@ -102,31 +102,33 @@ def train(
 
     Args:
       algorithm: A key of ALGORITHMS.
-      env_id: An id of `jaxenvs list`, of Gymnasium, or of another library, such as brax/ant; module:id, where the
-        module, also of the current directory, registers the id; or module:Class.
-      num_envs: The number of environments. If not given, the one tuned for the environment, or 8; or, off-policy, 1.
-      total_timesteps: Steps of all environments together, such as 1e6; also --n-timesteps or -n. If not given, the
-        tuned number, or 100000.
+      env_id: An id of `jaxenvs list`, of Gymnasium, or of another library, such as brax/ant. To import a module first,
+        which may be in the current directory: module:id if it registers the id, or module:Class.
+      num_envs: The number of environments. If not given, the number tuned for the environment. If there is none, 8 for
+        on-policy and 1 for off-policy algorithms.
+      total_timesteps: The number of steps, summed over all environments, such as 1e6. Also --n-timesteps or -n. If not
+        given, the number tuned for the environment, or 100000.
       seed: The random seed of the environments and the weights. If not given, 0.
       seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0, ...
       engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
         given, auto.
-      backend: What steps the environments: jax, one compiled function; serial or process, Gymnasium's, one by one or
-        each in a process; native, EnvPool, `jaxenvs list envpool`. If not given, jax for JAX environments, or serial.
+      backend: How environments run: jax (JAX environments, compiled), serial (Gymnasium environments in this process),
+        process (each Gymnasium environment in a process), or native (EnvPool, see `jaxenvs list envpool`). If not given,
+        jax for JAX environments, and serial for others.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
       hyperparameters: Hyper-parameters as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly to
-        0; normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack; noise_type=normal noise_std=0.1 is an
-        action noise. The others are those tuned for the environment, or SB3's.
+        0. normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack, and noise_type=normal noise_std=0.1 an
+        action noise. Hyper-parameters that are not given have the values tuned for the environment, or SB3's defaults.
       hyperparams: A file of settings for environments, instead of RL Baselines3 Zoo's.
       eval_freq: Evaluate the agent after every N steps of all environments, and keep the best in best_model.zip.
       tensorboard_log: The folder for TensorBoard's logs of several runs. If not given, tensorboard in the run's folder.
       config: The config.json of a run, to repeat it. Other arguments override its values.
       out: The folder to write to. If not given, runs/ENV_ID-ALGORITHM-SEED.
       resume: The folder of a run: continue from its last checkpoint, as if it had never stopped, to its total
-        timesteps, or to more, if --total-timesteps is given.
+        timesteps. To train longer, also give --total-timesteps.
       devices: Divide one compiled training over this many devices of this machine; on a CPU, over this many cores.
-      distributed: Divide the training over all devices of all processes that are started alike, on any number of
-        machines. Under SLURM and the like nothing else is needed; elsewhere give the next three arguments, too.
+      distributed: Divide the training over all devices of several processes, on any number of machines. Start the same
+        command in each process. SLURM and similar launchers need no other arguments. Otherwise, also give the next three.
       coordinator: HOST:PORT of the first process, for the others to find it.
       num_processes: The number of processes.
       process_id: The number of this process, from 0 on.

@@ -269,8 +269,7 @@ def require_numbers(params: Vectors) -> None:
         if np.isnan(vector.sum()) and (count := int(np.isnan(vector).sum())):
             raise ValueError(
                 f"The update made {count} of {vector.size} parameters of {name} NaN, so the parameters from before "
-                "the update were kept. (SB3's DQN, QRDQN, TD3 and DDPG would continue with NaN, and its other "
-                "algorithms would fail at the next action.)"
+                "the update were kept. Try a lower learning_rate, and check that observations and rewards are finite."
             )
 
 

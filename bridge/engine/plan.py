@@ -184,8 +184,8 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     elif _is_usable(plan.reasons):
         (_plan_on_policy if isinstance(algorithm, OnPolicyAlgorithm) else _plan_off_policy)(plan, algorithm, env)
     if algorithm.engine == "xla" and (plan.reasons or plan.mode is not Mode.COMPILED):
-        reasons = plan.reasons or [f"A {type(env).__name__} steps its environments on the host."]
-        raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(reasons)}')
+        why = " ".join(plan.reasons) or f"A {type(env).__name__} steps its environments on the host, not in JAX."
+        raise NotCompilable(f'engine="xla" cannot compile this model: {why} Pass engine="auto" to allow a fallback.')
     plan._inputs = _inputs_of(algorithm, env)
     return plan
 

@@ -301,18 +301,25 @@ def _require_ends(env: Environment[Any], max_steps: int | None) -> None:
     while isinstance(inner, Wrapper) and not isinstance(inner, TimeLimit):
         inner = inner.env
     if max_steps is None and not isinstance(inner, TimeLimit):
-        raise ValueError(f"{type(env).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
+        raise ValueError(f"{type(env).__name__} has no TimeLimit, so an episode may never end: pass max_steps=1000.")
 
 
 def _require_numbers(parameters: np.ndarray, wrapped_env: WrappedEnv) -> None:
     """Raise ValueError for NaN, which would still choose some action, and look like a result."""
     if np.isnan(parameters).any():
-        raise ValueError(f"{int(np.isnan(parameters).sum())} of the {parameters.size} weights of the policy are NaN.")
+        count = int(np.isnan(parameters).sum())
+        raise ValueError(
+            f"model cannot be evaluated: {count} of the {parameters.size} weights of its policy are NaN. Load a zip that "
+            "was saved before the training diverged."
+        )
     normalizers = [
         wrapper.state().normalizer for wrapper in wrapped_env.wrappers if isinstance(wrapper, CompiledNormalize)
     ]
     if any(np.isnan(leaf).any() for each in normalizers for leaf in jax.tree.leaves(each.observation)):
-        raise ValueError("The statistics of the VecNormalize contain NaN.")
+        raise ValueError(
+            "model cannot be evaluated: the statistics of the VecNormalize around env contain NaN. Load statistics "
+            "without NaN with VecNormalize.load."
+        )
 
 
 def _require_spaces(policy: BasePolicy, network: Network, venv: VecEnv, env: Environment[Any]) -> None:

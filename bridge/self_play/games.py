@@ -6,6 +6,7 @@ from typing import Any
 
 from bridge.self_play.policy_pools import RANDOM, opponents_of
 from jaxenvs import Environment
+from jaxenvs.arguments import shown
 from jaxenvs.wrappers import Opponents, SelfPlay
 from jaxenvs.wrappers.multi_agent.self_play import num_players_of
 
@@ -25,12 +26,15 @@ def with_opponent(env: Environment[Any], opponent: Any) -> Environment[Any]:
     if opponent is None:
         if num_players > 1 and not isinstance(env, SelfPlay):
             raise ValueError(
-                f"{type(env.unwrapped).__name__} is a game of {num_players} players, so it needs an opponent: "
-                "'self', 'random', or the path of a zip."
+                f"{type(env.unwrapped).__name__} is a game of {num_players} players, so it needs an opponent. "
+                "Pass opponent='self', opponent='random', or the path of a zip."
             )
         return env
     if num_players < 2 or isinstance(env, SelfPlay):
-        raise ValueError(f"opponent must be None for an environment of one player, got {opponent!r}.")
+        raise ValueError(
+            f"opponent must be None for an environment of one player, such as {type(env.unwrapped).__name__}, got "
+            f"{shown(opponent)}."
+        )
     if isinstance(opponent, str) and opponent in (SELF, RANDOM):
         return SelfPlay(env, Opponents.random())
     return SelfPlay(env, opponents_of(opponent))

@@ -86,7 +86,13 @@ def load_policy(path: str | os.PathLike[str]) -> BasePolicy:
       FileNotFoundError: there is no such file.
       ValueError: the zip holds no model.
     """
-    data, params, _ = load_from_zip_file(os.fspath(path), device="cpu")
+    try:
+        data, params, _ = load_from_zip_file(os.fspath(path), device="cpu")
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"A player must be {RANDOM!r} or the path of a zip that exists, got {os.fspath(path)!r}. Only the argument "
+            "opponent of make_vec_env also accepts 'self'."
+        ) from None
     if data is None or "policy_class" not in data or params is None:
         raise ValueError(f"{os.fspath(path)} must be a zip that a model of Stable-Baselines3 saved.")
     further = {"use_sde": True} if data.get("use_sde") else {}

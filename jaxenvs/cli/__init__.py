@@ -27,7 +27,7 @@ from jaxenvs.arguments import did_you_mean
 from jaxenvs.registry import LIBRARIES
 from jaxenvs.third_party.library import require_library
 
-DESCRIPTION = """Reinforcement learning on JAX environments. `jaxenvs --version` says which version this is.
+DESCRIPTION = """Reinforcement learning on JAX environments. `jaxenvs --version` prints the version.
 
 For example: jaxenvs train ppo CartPole-v1
 """

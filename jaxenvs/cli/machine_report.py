@@ -46,7 +46,7 @@ def report() -> str:
         "results": _results(),
         "cache": _cache(),
         "extras": _extras(),
-        "compiled": why_no_bridge or 'of the algorithms, on environments of these kinds ("all": also the environments)',
+        "compiled": why_no_bridge or 'parts of each algorithm, by kind of environment ("all": training and environments)',
     }
     lines = [line for name, text in facts.items() for line in _wrapped(name, _anonymous(text))]
     if has_bridge:
@@ -140,7 +140,7 @@ def _hits() -> str:
     jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
     for _ in range(2):  # two functions that are compiled to the same
         jax.jit(lambda x: 3 * x + 1)(jax.numpy.arange(7.0))
-    return "read again" if CACHE_HIT_EVENT in events else "never read again: see jax-ml/jax#38445"
+    return "JAX reads it" if CACHE_HIT_EVENT in events else "JAX does not read it: see jax-ml/jax#38445"
 
 
 def _extras() -> str:

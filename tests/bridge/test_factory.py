@@ -317,6 +317,16 @@ def test_native_takes_what_gymnasium_steps_at_once():
             r"'gravity'\] must be one value for all environments, got the shape \(2,\)",
         ),
         ({"vec_env_kwargs": 5}, TypeError, "vec_env_kwargs must be a dict, got int"),
+        (
+            {"vec_env_kwargs": {"start_method": "spawn"}, "backend": "process"},
+            TypeError,
+            "backend='process' accepts only 'envs_per_process', .* in vec_env_kwargs, got {'start_method': 'spawn'}",
+        ),
+        (
+            {"vec_env_kwargs": {"a": 1}, "backend": "serial"},
+            TypeError,
+            "backend='serial' accepts no vec_env_kwargs, got",
+        ),
     ],
 )
 def test_what_it_cannot_take_is_named(arguments, error, message):

@@ -20,6 +20,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
@@ -227,8 +228,15 @@ class CompiledAlgorithm(BaseAlgorithm):
         """Load a model as SB3's `load`, with the same arguments.
 
         Random numbers continue from where they were when the model was saved, unless a `seed` is passed here.
+
+        Raises:
+          ValueError: the zip is from a model of another algorithm, with another kind of policy.
         """
-        model = super().load(path, *args, **kwargs)
+        try:
+            model = super().load(path, *args, **kwargs)
+        except (AttributeError, KeyError, TypeError):
+            _require_zip_of(cls, path)  # these errors do not say that the zip is from another algorithm
+            raise
         if kwargs.get("seed") is not None:
             model.set_random_seed(kwargs["seed"])
         return model
@@ -324,3 +332,16 @@ def _has_callback(callback: Any, cls: type[BaseCallback]) -> bool:
         parts = callback if isinstance(callback, list) else callback.callbacks
         return any(_has_callback(part, cls) for part in parts)
     return isinstance(callback, cls)
+
+
+def _require_zip_of(cls: type[BaseAlgorithm], path: SavePath) -> None:
+    """Raise a ValueError if the policy in a zip is of no class that an algorithm can have."""
+    if not isinstance(path, str | os.PathLike):
+        return
+    data, _, _ = load_from_zip_file(path, device="cpu")
+    policy_class = (data or {}).get("policy_class")
+    if isinstance(policy_class, type) and not issubclass(policy_class, tuple(cls.policy_aliases.values())):
+        raise ValueError(
+            f"path must be a zip that {cls.__name__} saved, got {os.fspath(path)}, with the policy class "
+            f"{policy_class.__name__}: call load of the algorithm that saved it."
+        )

@@ -306,8 +306,9 @@ def _require_numbers(rollout: Rollout) -> None:
         observations = jax.tree.leaves(jax.tree.map(lambda leaf: leaf[step, index], rollout.observation))
         cause = "one of its weights, or a number computed from them,"
         if any(np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any() for leaf in observations):
-            cause = "the observation"
+            cause = "the observation that the environment returned"
         raise ValueError(
             f"The policy's action distribution is NaN in step {step} of environment {index}, because {cause} is NaN. "
-            "The rollout was discarded, and the environments are in the state from before it."
+            "The rollout was discarded, and the environments are in the state from before it. Correct the environment, "
+            "or load a model whose weights are finite."
         )

@@ -335,6 +335,12 @@ def test_a_model_is_saved_into_an_open_file():
     assert stable_baselines3.PPO.load(file).n_steps == 16
 
 
+def test_a_zip_of_another_algorithm_is_refused_by_name(tmp_path):
+    make().save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"path must be a zip that DQN saved, got .*model, .* ActorCriticPolicy: call"):
+        bridge.DQN.load(tmp_path / "model")
+
+
 def test_a_clip_range_of_zero_trains_as_in_sb3():
     model = make(clip_range=0.0, env=make_env())
     model.learn(ROLLOUT)

@@ -49,7 +49,8 @@ def test_what_cannot_be_divided_is_said():
     assert told["num_envs"] == "num_envs must be a multiple of the 4 devices of the mesh, got 6."
     refused = "The devices cannot share the work equally: "
     refused += "batch_size must be a multiple of the 4 devices of the mesh, got 6."
-    assert told["minibatches"] == f'engine="xla" cannot compile this model: {refused}'
+    remedy = 'Pass engine="auto" to allow a fallback.'
+    assert told["minibatches"] == f'engine="xla" cannot compile this model: {refused} {remedy}'
     assert told["falls back"].endswith(f"updating: compiled\nnot compiled: {refused}")
     assert "HerReplayBuffer does not support environments on several devices." in told["hindsight"]
     assert told["tensors"] == "step_torch needs environments on one device, but these are on 4 devices."

@@ -82,12 +82,22 @@ def test_architectures_that_differ_are_refused(zips):
 @pytest.mark.parametrize(
     ("env", "settings", "error", "message"),
     [
-        (TicTacToe(), {}, ValueError, "TicTacToe is a game of 2 players, so it needs an opponent"),
-        ("CartPole-v1", {"opponent": "random"}, ValueError, "opponent must be None for an environment of one player"),
+        (
+            TicTacToe(),
+            {},
+            ValueError,
+            "TicTacToe is a game of 2 players, so it needs an opponent. Pass opponent='self'",
+        ),
+        (
+            "CartPole-v1",
+            {"opponent": "random"},
+            ValueError,
+            "opponent must be None for .* such as CartPole, got 'random'",
+        ),
         (TicTacToe(), {"opponent": []}, ValueError, "at least one player"),
         (TicTacToe(), {"opponent": 3}, TypeError, "A player must be 'random', the path of a zip"),
-        (TicTacToe(), {"opponent": "random", "backend": "serial"}, ValueError, "opponent needs backend='jax'"),
-        (TicTacToe(), {"opponent": "no.zip"}, FileNotFoundError, "no.zip"),
+        (TicTacToe(), {"opponent": "random", "backend": "serial"}, ValueError, "opponent needs .*got backend='serial'"),
+        (TicTacToe(), {"opponent": "no.zip"}, FileNotFoundError, "the path of a zip that exists, got 'no.zip'"),
     ],
 )
 def test_wrong_opponents_are_named(env, settings, error, message):
