@@ -25,7 +25,7 @@ from bridge.self_play.self_play_callback import score
 PARTS = ("steps", "learning", "tournament")
 GAME = "pgx/connect_four"
 NUM_ENVS = 64
-SETTINGS = {"n_steps": 64, "batch_size": 512, "n_epochs": 4, "learning_rate": 1e-3, "ent_coef": 0.01}
+SETTINGS = {"n_steps": 64, "batch_size": 512, "n_epochs": 4, "learning_rate": 1e-3, "ent_coef": 0.03}
 RUNS = CHECKOUT / "runs" / "self_play"
 GAMES = 2000
 
