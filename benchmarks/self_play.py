@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 
 import bridge
@@ -36,7 +37,7 @@ SETTINGS: dict[str, Any] = {
     "batch_size": 512,
     "n_epochs": 4,
     "learning_rate": 1e-3,
-    "ent_coef": 0.03,
+    "ent_coef": 0.05,
 }
 # JaxMARL's, in baselines/IPPO/config/ippo_ff_mpe.yaml: 16 environments of 3 agents, 4 minibatches, 10 million steps.
 SPREAD_ENVS, AGENTS = 16, 3
@@ -72,10 +73,32 @@ class Trainer:
     steps: int
 
 
+class Milestones(BaseCallback):
+    """Saves the model at some numbers of steps, the last of which is the end of the training."""
+
+    def __init__(self, paths: dict[int, Path]) -> None:
+        super().__init__()
+        self.paths, self.start = paths, time.process_time()
+
+    def _on_rollout_start(self) -> None:
+        for steps, path in self.paths.items():
+            if self.num_timesteps >= steps and not path.exists():
+                self.save(path)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def save(self, path: Path) -> None:
+        """Save the model, and print how much CPU time its training took."""
+        self.model.save(path)
+        print(f"{path.stem}: {self.num_timesteps:,} steps, {time.process_time() - self.start:.0f} CPU s", flush=True)
+
+
 def our_model(opponent: Any, seed: int = 0) -> Any:
-    """Make bridge's MaskablePPO on pgx's game."""
+    """Make bridge's MaskablePPO on pgx's game, with a learning rate that falls to 0."""
     env = bridge.make_vec_env(GAME, NUM_ENVS, seed=seed, opponent=opponent)
-    return bridge.MaskablePPO("MlpPolicy", env, seed=seed, device="cpu", **SETTINGS)
+    settings = SETTINGS | {"learning_rate": LinearSchedule(SETTINGS["learning_rate"], 0.0, 1.0)}
+    return bridge.MaskablePPO("MlpPolicy", env, seed=seed, device="cpu", **settings)
 
 
 def our_ippo(seed: int = 0) -> Any:
@@ -188,19 +211,17 @@ def bench_ippo(report: Report, options: Any) -> None:
         report.require(what, rows[0]["median"], f">= {lowest:.2f}", rows[0]["median"] >= lowest)
 
 
-def trained(opponent: str, seed: int, num_timesteps: int, milestones: list[int]) -> list[Path]:
-    """Train a model, or find it in RUNS; return the zips at some numbers of steps."""
-    paths = [RUNS / f"{opponent}-{seed}-{milestone}.zip" for milestone in milestones]
-    if all(path.exists() for path in paths):
-        return paths
-    RUNS.mkdir(parents=True, exist_ok=True)
-    model, start = our_model(opponent, seed), time.process_time()
-    for milestone, path in zip(milestones, paths):
-        model.learn(milestone - model.num_timesteps, reset_num_timesteps=False)
-        model.save(path)
-        cpu = time.process_time() - start
-        print(f"{opponent} {seed}: {model.num_timesteps:,} of {num_timesteps:,} steps, {cpu:.0f} CPU s", flush=True)
-    return paths
+def trained(opponent: str, seed: int, milestones: list[int]) -> list[Path]:
+    """Train a model to the last milestone, or find it in RUNS; return its zips at all of them."""
+    paths = {steps: RUNS / f"{opponent}-{seed}-{steps}.zip" for steps in milestones}
+    if not all(path.exists() for path in paths.values()):
+        RUNS.mkdir(parents=True, exist_ok=True)
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+        callback = Milestones(paths)
+        our_model(opponent, seed).learn(milestones[-1], callback)
+        callback.save(paths[milestones[-1]])
+    return list(paths.values())
 
 
 def bench_learning(report: Report, options: Any) -> None:
@@ -209,8 +230,8 @@ def bench_learning(report: Report, options: Any) -> None:
     milestones = sorted({total // 10, total // 5, total // 2, total})
     last: list[dict[str, float]] = []
     for seed in range(options.seeds):
-        selves = trained("self", seed, total, milestones)
-        (against_chance,) = trained("random", seed, total, [total])
+        selves = trained("self", seed, milestones)
+        (against_chance,) = trained("random", seed, [total])
         players = {"chance": "random", "agent of chance": against_chance}
         players |= {f"{steps:,} steps": path for steps, path in zip(milestones, selves)}
         result = bridge.tournament(players, GAME, GAMES, seed=seed)
