@@ -1,155 +1,258 @@
-"""Self-play on pgx's connect four: speed beside PettingZoo's through sb3-contrib, what it learns, and a tournament.
+"""Self-play on connect four and several agents with one policy: speed, what is learned, and a tournament.
 
-    python -m benchmarks.self_play --parts learning --timesteps 10000000 --seeds 3
+    python -m benchmarks.self_play [--parts steps ippo learning tournament] [--timesteps 10000000] [--seeds 3] [--quick]
 
-Trainings that have ended are kept in runs/self_play, and are not run again.
+steps: MaskablePPO's self-play on pgx's connect four, beside sb3-contrib's on PettingZoo's; and PPO on JaxMARL's
+simple_spread, beside SB3's with SuperSuit. ippo: what PPO earns on simple_spread, beside JaxMARL's IPPO. learning:
+trainings by self-play and against chance, which play each other. tournament: its seconds.
+
+A full run installs the peers in separate virtual environments, .bench/several_agents and .bench/jaxmarl. Trainings of
+connect four that have ended are kept in runs/self_play, and are not run again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
-import sb3_contrib
-from stable_baselines3.common.vec_env import DummyVecEnv
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import LinearSchedule
 
 import bridge
 from benchmarks.common import CHECKOUT, Command, Report, Side, interleave, peer
-from bridge.self_play.self_play_callback import score
+from benchmarks.peers import client
 
-PARTS = ("steps", "learning", "tournament")
-GAME = "pgx/connect_four"
+PARTS = ("steps", "ippo", "learning", "tournament")
+GAME, SPREAD = "pgx/connect_four", "jaxmarl/MPE_simple_spread_v3"
 NUM_ENVS = 64
-SETTINGS = {"n_steps": 64, "batch_size": 512, "n_epochs": 4, "learning_rate": 1e-3, "ent_coef": 0.01}
+SETTINGS: dict[str, Any] = {
+    "n_steps": 64,
+    "batch_size": 512,
+    "n_epochs": 4,
+    "learning_rate": 1e-3,
+    "ent_coef": 0.05,
+}
+# JaxMARL's, in baselines/IPPO/config/ippo_ff_mpe.yaml: 16 environments of 3 agents, 4 minibatches, 10 million steps.
+SPREAD_ENVS, AGENTS = 16, 3
+IPPO = {"n_steps": 128, "batch_size": 1536, "n_epochs": 4, "learning_rate": 2.5e-4, "ent_coef": 0.01}
+IPPO_ITERATIONS = 10_000_000 // (SPREAD_ENVS * 128)
+EPISODES = 1000
 RUNS = CHECKOUT / "runs" / "self_play"
 GAMES = 2000
+# The standard error of a score of 2,000 games is 0.004 where it is 0.97.
+FORGOTTEN = 0.01
+
+NOTES = [
+    "MaskablePPO with two hidden layers of 64 and 64 games of connect four. A draw counts as half a win. All players "
+    "draw their actions.",
+    "sb3-contrib's opponent is a policy of the same architecture in a Gymnasium wrapper around PettingZoo's game.",
+    "simple_spread: steps of all agents, with JaxMARL's settings of IPPO. JaxMARL's own script is in no package: "
+    "its side is benchmarks/peers/ippo_style.py, the same algorithm on JaxMARL's environment.",
+    "Sides take turns. Stock SB3 runs with PyTorch's default number of threads and with one. Targets are compared with "
+    "the faster run.",
+]
 
 
-class StockOpponent(gymnasium.Env[Any, Any]):
-    """PettingZoo's connect four for SB3, as PettingZoo's tutorial wraps it, with a copy of the learner as opponent."""
+@dataclasses.dataclass
+class Trainer:
+    """A side of a comparison of speed.
 
-    observation_space = gymnasium.spaces.Box(0, 1, (6, 7, 2), np.int8)
-    action_space = gymnasium.spaces.Discrete(7)
+    Attributes:
+      learn: trains for as many steps, and returns the CPU seconds of all threads, which other processes hardly change.
+      steps: in one run.
+    """
 
-    def __init__(self) -> None:
-        from pettingzoo.classic import connect_four_v3
-
-        self.game = connect_four_v3.env()
-        self.opponent: Any = None
-
-    def action_masks(self) -> np.ndarray:
-        """Return which columns are not full."""
-        return np.asarray(self.game.observe(self.game.agent_selection)["action_mask"], bool)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.game.reset(seed=seed)
-        self.seat = self.game.possible_agents[int(self.np_random.integers(2))]
-        self._opponent_moves()
-        return self._observation(), {}
-
-    def step(self, action: Any) -> Any:
-        self.game.step(int(action))
-        self._opponent_moves()
-        return self._observation(), self.game.rewards[self.seat], any(self.game.terminations.values()), False, {}
-
-    def _opponent_moves(self) -> None:
-        if self.game.agent_selection == self.seat or any(self.game.terminations.values()):
-            return
-        masks = self.action_masks()
-        if self.opponent is None:
-            self.game.step(int(self.np_random.choice(np.flatnonzero(masks))))
-        else:
-            self.game.step(int(self.opponent.predict(self._observation(), action_masks=masks)[0]))
-
-    def _observation(self) -> np.ndarray:
-        return np.asarray(self.game.observe(self.game.agent_selection)["observation"])
+    learn: Callable[[], float]
+    steps: int
 
 
-def stock_model() -> Any:
-    """Make sb3-contrib's MaskablePPO on PettingZoo's game, with a copy of itself as the opponent."""
-    env = DummyVecEnv([StockOpponent] * NUM_ENVS)
-    model = sb3_contrib.MaskablePPO("MlpPolicy", env, seed=0, device="cpu", **SETTINGS)
-    opponent = sb3_contrib.MaskablePPO("MlpPolicy", DummyVecEnv([StockOpponent]), device="cpu")
-    env.set_attr("opponent", opponent)
-    return model
+class Milestones(BaseCallback):
+    """Saves the model at some numbers of steps, the last of which is the end of the training."""
+
+    def __init__(self, paths: dict[int, Path]) -> None:
+        super().__init__()
+        self.paths, self.start = paths, time.process_time()
+
+    def _on_rollout_start(self) -> None:
+        for steps, path in self.paths.items():
+            if self.num_timesteps >= steps and not path.exists():
+                self.save(path)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def save(self, path: Path) -> None:
+        """Save the model, and print how much CPU time its training took."""
+        self.model.save(path)
+        print(f"{path.stem}: {self.num_timesteps:,} steps, {time.process_time() - self.start:.0f} CPU s", flush=True)
 
 
 def our_model(opponent: Any, seed: int = 0) -> Any:
-    """Make bridge's MaskablePPO on pgx's game."""
+    """Make bridge's MaskablePPO on pgx's game, with a learning rate that falls to 0."""
     env = bridge.make_vec_env(GAME, NUM_ENVS, seed=seed, opponent=opponent)
-    return bridge.MaskablePPO("MlpPolicy", env, seed=seed, device="cpu", **SETTINGS)
+    settings = SETTINGS | {"learning_rate": LinearSchedule(SETTINGS["learning_rate"], 0.0, 1.0)}
+    return bridge.MaskablePPO("MlpPolicy", env, seed=seed, device="cpu", **settings)
+
+
+def our_ippo(seed: int = 0) -> Any:
+    """Make bridge's PPO on JaxMARL's environments, with JaxMARL's settings: its learning rate falls to 0."""
+    env = bridge.make_vec_env(SPREAD, SPREAD_ENVS, seed=seed)
+    further = {"learning_rate": LinearSchedule(IPPO["learning_rate"], 0.0, 1.0), "clip_range_vf": 0.2}
+    return bridge.PPO("MlpPolicy", env, seed=seed, device="cpu", **{**IPPO, **further})
+
+
+def of_model(model: Any, steps: int) -> Trainer:
+    """Return our side, in this process."""
+
+    def learn() -> float:
+        start = time.process_time()
+        model.learn(steps, reset_num_timesteps=False)
+        return time.process_time() - start
+
+    return Trainer(learn, steps)
 
 
 def bench_steps(report: Report, options: Any) -> None:
-    """Time MaskablePPO's steps with 64 games: self-play here, and sb3-contrib on PettingZoo's game."""
-    ours, steps = our_model("self"), 8192 if options.quick else 262_144
-    few = 2 * NUM_ENVS * SETTINGS["n_steps"]  # type: ignore[operator]
-    sides = {"bridge, self-play": Side(lambda: ours.learn(steps, reset_num_timesteps=False).num_timesteps, steps)}
-    if peer("pettingzoo") is not None:
-        stock = stock_model()
-        sides["sb3-contrib, PettingZoo"] = Side(lambda: stock.learn(few).num_timesteps, int(few))
-    cpu = {name: _cpu_seconds(side) / side.steps for name, side in sides.items()}
+    """Time training steps of both kinds, here and with PettingZoo."""
+    python = client.interpreter("several_agents", install=not options.quick)
+    scale = 16 if options.quick else 1
+    rollout = NUM_ENVS * SETTINGS["n_steps"]
+    ours = of_model(our_model("self"), 524_288 // scale)
+    with _stock(python, "connect_four", NUM_ENVS, SETTINGS, rollout) as stock:
+        times, speed = _compare(report, options, "connect four", {"bridge, self-play": ours, **stock})
+    report.bar("steps/s of self-play with 64 games", speed, 60_000)
+    if times:
+        report.bar("connect four: times sb3-contrib's on PettingZoo's", times, 10)
+    if peer("jaxmarl") is None:
+        return
+    rollout = SPREAD_ENVS * AGENTS * IPPO["n_steps"]
+    ours = of_model(our_ippo(), 64 * rollout // scale)
+    settings = {**IPPO, "clip_range_vf": 0.2}
+    with _stock(python, "simple_spread", SPREAD_ENVS, settings, rollout) as stock:
+        times, _ = _compare(report, options, "simple_spread", {"bridge, JaxMARL": ours, **stock})
+    if times:
+        report.bar("simple_spread: times SB3's with SuperSuit", times, 10)
+
+
+@contextlib.contextmanager
+def _stock(
+    python: Path | None, what: str, num_envs: int, settings: dict[str, Any], steps: int
+) -> Iterator[dict[str, Trainer]]:
+    """Return SB3's sides by name, in another process; none if the peers are not installed."""
+    if python is None:
+        yield {}
+        return
+    with client.Worker("benchmarks.peers.several_agents_worker", python) as worker:
+        worker.ask(do="begin", what=what, num_envs=num_envs, settings=settings)
+
+        def trainer(threads: int) -> Trainer:
+            return Trainer(lambda: worker.ask(do="run", steps=steps, threads=threads)["cpu_seconds"], steps)
+
+        counts = sorted({1, torch.get_num_threads()})
+        yield {f"SB3, PettingZoo, {threads} threads": trainer(threads) for threads in counts}
+
+
+def _compare(report: Report, options: Any, what: str, trainers: dict[str, Trainer]) -> tuple[float | None, float]:
+    """Report the speed of each side. Return how many times the fastest other's speed ours is, and ours."""
+    cpu: dict[str, float] = {}
+
+    def run(name: str, trainer: Trainer) -> None:
+        cpu[name] = trainer.learn()
+
+    sides = {
+        name: Side(lambda name=name, each=each: run(name, each), each.steps)  # type: ignore[misc]
+        for name, each in trainers.items()
+    }
     timings = interleave(sides, options.rounds)
-    rows = [{"what": name, **each.row(), "steps_per_cpu_second": 1 / cpu[name]} for name, each in timings.items()]
+    rows = [
+        {"what": what, "side": name, **each.row(), "steps_per_cpu_second": each.steps / cpu[name]}
+        for name, each in timings.items()
+    ]
     report.add("steps", rows)
-    report.bar("steps/s of self-play with 64 games", rows[0]["steps_per_second"], 60_000)
+    ours, *others = (each.steps_per_second for each in timings.values())
+    return (ours / max(others) if others else None), ours
+
+
+def bench_ippo(report: Report, options: Any) -> None:
+    """Train on simple_spread with JaxMARL's settings, here and as JaxMARL does, and compare what agents earn."""
+    if peer("jaxmarl") is None:
+        return
+    python = client.interpreter("jaxmarl", install=not options.quick)
+    num_envs, iterations = SPREAD_ENVS * AGENTS, 2 if options.quick else options.iterations
+    found: dict[str, list[float]] = {"bridge": [], "JaxMARL's IPPO": []}
+    for seed in range(options.seeds):
+        model = our_ippo(seed)
+        model.learn(iterations * num_envs * IPPO["n_steps"])
+        env = bridge.make_vec_env(SPREAD, EPISODES // 10, seed=1000 + seed)
+        games = bridge.evaluate(model, env, AGENTS * EPISODES, deterministic=False, max_steps=50)
+        found["bridge"].append(float(games.returns.mean()))
+        if python is not None:
+            with client.Worker("benchmarks.peers.ippo_style", python) as worker:
+                setting = {"n_envs": num_envs, **IPPO}
+                answer = worker.ask(do="train", setting=setting, iterations=iterations, seed=seed, episodes=EPISODES)
+            found["JaxMARL's IPPO"].append(answer["mean_return"])
+    steps = f"{iterations * SPREAD_ENVS * IPPO['n_steps']:,}"
+    rows = [
+        {"side": side, "steps": steps, "median": statistics.median(each), "lowest": min(each), "highest": max(each)}
+        for side, each in found.items()
+        if each
+    ]
+    report.add("ippo", rows)
     if len(rows) > 1:
-        report.bar("times PettingZoo's", rows[0]["steps_per_second"] / rows[1]["steps_per_second"], 10)
+        lowest = rows[1]["lowest"]
+        what = "simple_spread: median return, and the lowest of JaxMARL's IPPO"
+        report.require(what, rows[0]["median"], f">= {lowest:.2f}", rows[0]["median"] >= lowest)
 
 
-def _cpu_seconds(side: Side) -> float:
-    """Return the CPU time of all threads in a run, which other processes hardly change; after a run that compiles."""
-    side.run()
-    start = time.process_time()
-    side.run()
-    return time.process_time() - start
-
-
-def trained(opponent: str, seed: int, num_timesteps: int, milestones: list[int]) -> list[Path]:
-    """Train a model, or find it in RUNS; return the zips at some numbers of steps."""
-    paths = [RUNS / f"{opponent}-{seed}-{milestone}.zip" for milestone in milestones]
-    if all(path.exists() for path in paths):
-        return paths
-    model, start = our_model(opponent, seed), time.process_time()
-    for milestone, path in zip(milestones, paths):
-        model.learn(milestone - model.num_timesteps, reset_num_timesteps=False)
-        model.save(path)
-        cpu = time.process_time() - start
-        print(f"{opponent} {seed}: {model.num_timesteps:,} of {num_timesteps:,} steps, {cpu:.0f} CPU s", flush=True)
-    return paths
-
-
-def win_rate(player: Path, opponent: Any) -> float:
-    """Return the share of games that a saved model wins, where a draw counts as half a win."""
-    env = bridge.make_vec_env(GAME, 1, opponent=opponent)
-    model = sb3_contrib.MaskablePPO.load(player, device="cpu")
-    games = bridge.evaluate(model, env, GAMES, deterministic=False, max_steps=100)
-    return score(games.returns)
+def trained(opponent: str, seed: int, milestones: list[int]) -> list[Path]:
+    """Train a model to the last milestone, or find it in RUNS; return its zips at all of them."""
+    paths = {steps: RUNS / f"{opponent}-{seed}-{steps}.zip" for steps in milestones}
+    if not all(path.exists() for path in paths.values()):
+        RUNS.mkdir(parents=True, exist_ok=True)
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+        callback = Milestones(paths)
+        our_model(opponent, seed).learn(milestones[-1], callback)
+        callback.save(paths[milestones[-1]])
+    return list(paths.values())
 
 
 def bench_learning(report: Report, options: Any) -> None:
-    """Train by self-play and against chance for as many steps, and let them play each other at several milestones."""
+    """Train by self-play and against chance for as many steps, and let all milestones play each other."""
     total = options.timesteps
     milestones = sorted({total // 10, total // 5, total // 2, total})
-    rows: list[dict[str, Any]] = []
+    last: list[dict[str, float]] = []
     for seed in range(options.seeds):
-        selves = trained("self", seed, total, milestones)
-        (against_chance,) = trained("random", seed, total, [total])
-        for steps, path in zip(milestones, selves):
-            row = {"seed": seed, "steps": f"{steps:,}", "against chance": win_rate(path, "random")}
-            row["against the agent of chance"] = win_rate(path, str(against_chance))
-            row["against its first milestone"] = win_rate(path, str(selves[0]))
-            rows.append(row)
-    report.add("learning", rows)
-    last = [row for row in rows if row["steps"] == f"{total:,}"]
-    for what, bar in (("against chance", 0.97), ("against the agent of chance", 0.65)):
-        report.bar(f"win rate {what}, median", statistics.median(row[what] for row in last), bar)
+        selves = trained("self", seed, milestones)
+        (against_chance,) = trained("random", seed, [total])
+        players = {"chance": "random", "agent of chance": against_chance}
+        players |= {f"{steps:,} steps": path for steps, path in zip(milestones, selves)}
+        result = bridge.tournament(players, GAME, GAMES, seed=seed)
+        print(f"\nseed {seed}\n{result}")
+        scores = result.scores[2:]
+        names = ("against chance", "against the agent of chance", "against its first milestone")
+        table = [
+            {"seed": seed, "steps": f"{steps:,}", **dict(zip(names, map(float, row[:3])))}
+            for steps, row in zip(milestones, scores)
+        ]
+        report.add("learning", [{**row, names[2]: None} if row is table[0] else row for row in table])
+        gained, least = scores[-1, 0] - scores[0, 0], min(scores[-1, 2:-1])
+        last.append({**table[-1], "gained": float(gained), "least": float(least)})  # type: ignore[dict-item]
+    bars = (
+        ("win rate against chance, median", "against chance", 0.97),
+        ("win rate against the agent of chance, median", "against the agent of chance", 0.65),
+        ("win rate against the earlier milestone that it beats least, median", "least", 0.5),
+        ("win rate against chance, less that of the first milestone, median", "gained", -FORGOTTEN),
+    )
+    for what, name, bar in bars:
+        report.bar(what, statistics.median(row[name] for row in last), bar)
 
 
 def bench_tournament(report: Report, options: Any) -> None:
@@ -169,17 +272,17 @@ def main(argv: list[str] | None = None) -> None:
     command = Command(__doc__, parts=PARTS, rounds=3)
     command.add_argument("--timesteps", type=int, default=10_000_000, help="of each training; default 10,000,000")
     command.add_argument("--seeds", type=int, default=3, help="trainings of each kind; default 3")
+    text = f"of IPPO; default {IPPO_ITERATIONS:,}, for 10,000,000 steps"
+    command.add_argument("--iterations", type=int, default=IPPO_ITERATIONS, help=text)
     options = command.options(argv)
     if options.quick:
         options.timesteps, options.seeds = 81_920, 1
     if peer("pgx") is None:
         return
-    notes = [
-        "MaskablePPO with two hidden layers of 64 and 64 games of connect four; a draw counts as half a win",
-        "sb3-contrib's opponent is a copy of the learner in a Gymnasium wrapper around PettingZoo's game",
-    ]
-    report = Report("self_play", {"games": NUM_ENVS, **SETTINGS, "timesteps": options.timesteps}, notes)
-    benches = {"steps": bench_steps, "learning": bench_learning, "tournament": bench_tournament}
+    settings = {"parts": " ".join(options.parts), "games": NUM_ENVS, **SETTINGS, "timesteps": options.timesteps}
+    settings |= {"seeds": options.seeds, "IPPO's iterations": options.iterations}
+    report = Report("self_play", settings, NOTES)
+    benches = {"steps": bench_steps, "ippo": bench_ippo, "learning": bench_learning, "tournament": bench_tournament}
     for part in options.parts:
         benches[part](report, options)
     report.finish(options)

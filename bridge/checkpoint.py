@@ -26,6 +26,7 @@ from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgor
 from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.engine.lstm_state import read_memory, to_states
 from bridge.randomness import get_random_state, set_random_state
+from bridge.self_play.self_play_callback import make_room_for_league
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments
 from jaxenvs.files import replacing
@@ -83,6 +84,7 @@ class TrainingPosition:
         came, expected = ([name for name, _ in self.wrappers], [type(wrapper).__name__ for wrapper in wrappers])
         if came != expected:
             raise ValueError(f"env must be wrapped in the wrappers of the checkpoint, {came}, got {expected}.")
+        make_room_for_league(model)
         _jax_vec_env(model.get_env()).set_state(self.env)
         for wrapper, (_, attributes) in zip(wrappers, self.wrappers, strict=True):
             vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})

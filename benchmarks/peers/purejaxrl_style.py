@@ -10,7 +10,7 @@ It runs in the environment of rejax-requirements.txt, which has all that it impo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -65,14 +65,41 @@ def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, st
     """Return the whole training as one compiled function, from state to state."""
     env, env_params = gymnax.make("CartPole-v1")
     env = LogWrapper(FlattenObservationWrapper(env))
-    network = ActorCritic(env.action_space(env_params).n)
+
+    def reset(key: jax.Array) -> Any:
+        keys = jax.random.split(key, setting.n_envs)
+        return jax.vmap(env.reset, in_axes=(0, None))(keys, env_params)
+
+    def step(key: jax.Array, env_state: Any, action: jax.Array) -> Any:
+        keys = jax.random.split(key, setting.n_envs)
+        return jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, env_state, action, env_params)
+
+    init, train = training_functions(reset, step, env.action_space(env_params).n, setting, iterations)
+    return compiled_training(init, train, jax.random.PRNGKey(0), iterations, compiler_options)
+
+
+def training_functions(
+    reset: Callable[[jax.Array], Any],
+    step: Callable[[jax.Array, Any, jax.Array], Any],
+    num_actions: int,
+    setting: Setting,
+    iterations: int,
+    learning_rate: Any = None,
+) -> tuple[Callable[..., Runner], Callable[..., Any]]:
+    """Return the functions that start a training and continue it for some iterations.
+
+    Args:
+      reset, step: of all `setting.n_envs` environments together, with a key.
+      learning_rate: a schedule of optax, over gradient steps; by default the setting's number.
+    """
+    network = ActorCritic(num_actions)
 
     def init(key: jax.Array) -> Runner:
         key, init_key, reset_key = jax.random.split(key, 3)
-        reset_keys = jax.random.split(reset_key, setting.n_envs)
-        observation, env_state = jax.vmap(env.reset, in_axes=(0, None))(reset_keys, env_params)
+        observation, env_state = reset(reset_key)
         optimizer = optax.chain(
-            optax.clip_by_global_norm(setting.max_grad_norm), optax.adam(setting.learning_rate, eps=1e-5)
+            optax.clip_by_global_norm(setting.max_grad_norm),
+            optax.adam(learning_rate or setting.learning_rate, eps=1e-5),
         )
         params = network.init(init_key, observation)
         return Runner(
@@ -83,10 +110,7 @@ def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, st
         key, action_key, step_key = jax.random.split(runner.key, 3)
         logits, value = network.apply(runner.learner.params, runner.observation)
         action = jax.random.categorical(action_key, logits)
-        step_keys = jax.random.split(step_key, setting.n_envs)
-        observation, env_state, reward, done, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
-            step_keys, runner.env_state, action, env_params
-        )
+        observation, env_state, reward, done, info = step(step_key, runner.env_state, action)
         transition = Transition(runner.observation, action, _log_prob(logits, action), value, reward, done, info)
         return Runner(runner.learner, env_state, observation, key), transition
 
@@ -119,7 +143,7 @@ def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, st
     def train(runner: Runner) -> tuple[Runner, dict[str, jax.Array]]:
         return jax.lax.scan(iterate, runner, None, iterations)
 
-    return compiled_training(init, train, jax.random.PRNGKey(0), iterations, compiler_options)
+    return init, train
 
 
 def _advantages(setting: Setting, transitions: Transition, last_value: jax.Array) -> jax.Array:

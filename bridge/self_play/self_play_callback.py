@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from bridge.errors import NotCompilable
@@ -29,6 +30,7 @@ class League:
       num_copies: how many copies have been made.
       last_timesteps: `num_timesteps` at the last copy.
       win_rates: of the learner against each member, when the pool was last changed; None if it is not prioritized.
+      pool_size: the number of places of the pool, some of which may be empty.
     """
 
     members: list[dict[str, np.ndarray] | None] = dataclasses.field(default_factory=lambda: [None])
@@ -36,6 +38,7 @@ class League:
     num_copies: int = 0
     last_timesteps: int = 0
     win_rates: list[float] | None = None
+    pool_size: int = 0
 
     def add(self, parameters: dict[str, np.ndarray], pool_size: int) -> None:
         """Add a copy of the learner. If the pool is full, drop the member whose neighbors are nearest in time.
@@ -160,6 +163,7 @@ class SelfPlayCallback(BaseCallback):
         return pool_of(self._logits, [*members, *absent], self.league.weights(self.pool_size, self.chance))
 
     def _set_pool(self) -> None:
+        self.league.pool_size = self.pool_size
         self._env().set_attr("opponent", self._pool())
 
     def _env(self) -> JaxVecEnv:
@@ -170,6 +174,16 @@ class SelfPlayCallback(BaseCallback):
                 f'make_vec_env("pgx/connect_four", 8, opponent="self") makes it, got {env}.'
             )
         return env
+
+
+def make_room_for_league(model: BaseAlgorithm) -> None:
+    """Give the environments of a loaded model a pool of the shapes that it had when the model was saved.
+
+    A checkpoint has the numbers in these arrays, which `JaxVecEnv.set_state` takes only if they fit the environments.
+    """
+    league, env = getattr(model, "league", None), getattr(model.get_env(), "unwrapped", None)
+    if isinstance(league, League) and isinstance(env, JaxVecEnv) and isinstance(env.venv.env, SelfPlay):
+        env.set_attr("opponent", pool_of(logits_and_parameters(model.policy)[0], [None] * league.pool_size))
 
 
 def score(returns: np.ndarray) -> float:

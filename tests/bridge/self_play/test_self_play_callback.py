@@ -137,6 +137,22 @@ def test_the_pool_is_saved_and_resumed_with_the_model(tmp_path):
     np.testing.assert_array_equal(after.parameters[LOGITS][-1], bias(model))
 
 
+def test_a_checkpoint_continues_bit_for_bit(tmp_path):
+    settings = {"every": 2 * ROLLOUT, "prioritized": True}
+    whole, part = make(), make()
+    whole.learn(6 * ROLLOUT, callback(**settings))
+    part.learn(3 * ROLLOUT, callback(**settings))
+    bridge.save_checkpoint(part, tmp_path / "checkpoint.zip")
+    env = make_vec_env(TicTacToe(), N_ENVS, seed=1, opponent="self")
+    loaded = bridge.load_checkpoint(bridge.MaskablePPO, tmp_path / "checkpoint.zip", env)
+    jax.tree.map(np.testing.assert_array_equal, pool(loaded), pool(part))
+    loaded.learn(3 * ROLLOUT, callback(**settings), reset_num_timesteps=False)
+    assert loaded.league.numbers == whole.league.numbers == [0, 1, 2, 3]
+    jax.tree.map(np.testing.assert_array_equal, pool(loaded), pool(whole))
+    for name, weights in whole.policy.state_dict().items():
+        np.testing.assert_array_equal(loaded.policy.state_dict()[name], weights)
+
+
 def test_a_league_stays_spread_over_the_training():
     league = League()
     for number in range(1, 101):
