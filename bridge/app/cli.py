@@ -65,7 +65,8 @@ Settings = Annotated[
     _shown_as(
         "FILE",
         "A file of settings for environments, as .yml in the format of RL Baselines3 Zoo, or as .toml (default: the "
-        f"files of RL Baselines3 Zoo if it is installed, or {FILE}; copy that file to change the settings).",
+        f"files of RL Baselines3 Zoo, if it is installed, and then its settings in {FILE}; copy that file to change "
+        "them).",
     ),
 ]
 Folder = Annotated[str | None, _shown_as("DIR")]
@@ -113,8 +114,8 @@ def train(
       engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
         given, auto.
       backend: How environments run: jax (JAX environments, compiled), serial (Gymnasium environments in this process),
-        process (each Gymnasium environment in a process), or native (EnvPool, see `jaxenvs list envpool`). If not given,
-        jax for JAX environments, and serial for others.
+        process (each in its own process), or native (EnvPool, see `jaxenvs list envpool`). If not given, jax for JAX
+        environments, and serial for others.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
       hyperparameters: Hyper-parameters as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly to
         0. normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack, and noise_type=normal noise_std=0.1 an
@@ -128,7 +129,8 @@ def train(
         timesteps. To train longer, also give --total-timesteps.
       devices: Divide one compiled training over this many devices of this machine; on a CPU, over this many cores.
       distributed: Divide the training over all devices of several processes, on any number of machines. Start the same
-        command in each process. SLURM and similar launchers need no other arguments. Otherwise, also give the next three.
+        command in each process. SLURM and similar launchers need no other arguments. Otherwise, also give the next
+        three.
       coordinator: HOST:PORT of the first process, for the others to find it.
       num_processes: The number of processes.
       process_id: The number of this process, from 0 on.

@@ -309,8 +309,8 @@ def _require_numbers(parameters: np.ndarray, wrapped_env: WrappedEnv) -> None:
     if np.isnan(parameters).any():
         count = int(np.isnan(parameters).sum())
         raise ValueError(
-            f"model cannot be evaluated: {count} of the {parameters.size} weights of its policy are NaN. Load a zip that "
-            "was saved before the training diverged."
+            f"model cannot be evaluated: {count} of the {parameters.size} weights of its policy are NaN. Load a zip "
+            "that was saved before the training diverged."
         )
     normalizers = [
         wrapper.state().normalizer for wrapper in wrapped_env.wrappers if isinstance(wrapper, CompiledNormalize)

@@ -46,7 +46,7 @@ def report() -> str:
         "results": _results(),
         "cache": _cache(),
         "extras": _extras(),
-        "compiled": why_no_bridge or 'parts of each algorithm, by kind of environment ("all": training and environments)',
+        "compiled": why_no_bridge or 'parts of each algorithm, by environment ("all": training and environments)',
     }
     lines = [line for name, text in facts.items() for line in _wrapped(name, _anonymous(text))]
     if has_bridge:
