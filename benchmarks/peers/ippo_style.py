@@ -12,18 +12,22 @@ It answers commands as `worker` does:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
+import sys
 import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxmarl
 import optax
 
 from benchmarks.peers.purejaxrl_style import ActorCritic, training_functions
 from benchmarks.peers.worker import Setting, answer
+
+with contextlib.redirect_stdout(sys.stderr):  # the import prints, and answers go to the standard output
+    import jaxmarl
 
 PACKAGES = ("jaxmarl", "flax", "optax", "jax")
 
