@@ -69,7 +69,9 @@ _TRAINING = (
 _OFF_POLICY = (
     "Steps per second including their updates, after the warm-up. SB3 and SBX step Gymnasium's environment. `bridge` "
     "steps either the same environment, or the JAX environment inside its compiled function. If two networks of 256 "
-    "units take most of the time, as with SAC, the gain is smaller."
+    "units take most of the time, as with SAC, the gain is smaller. An update of SAC multiplies sixteen pairs of 256 x "
+    "256 matrices, which is 0.54 GFLOP. On 2 cores of an AMD EPYC, these products alone take 3.5 ms at the 155 GFLOP/s "
+    "that XLA reaches, the whole update takes 4.5 ms, and a step on Gymnasium's Pendulum takes 5.4 to 6.8 ms."
 )
 _LEARNING = (
     "Both sides train agents of several seeds with the same settings and budget. The table has the interquartile mean "
