@@ -34,6 +34,7 @@ from bridge.wrappers import WrappedEnv
 from bridge.wrappers.vec_normalize import CompiledNormalize
 from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
 from jaxenvs.compilation import require_usable
+from jaxenvs.deprecated import warn_renamed
 from jaxenvs.learn import ActionHead
 from jaxenvs.wrappers.action_masker import require_action_masks
 
@@ -148,7 +149,7 @@ def evaluate(
 
 def _max_envs(max_envs: int, max_lanes: int | None) -> int:
     if max_lanes is not None:
-        warnings.warn("evaluate's argument max_lanes is deprecated: use max_envs.", DeprecationWarning, stacklevel=3)
+        warn_renamed("evaluate's argument max_lanes", "max_envs", stacklevel=3)
         max_envs = max_lanes
     return arguments.positive_int("max_envs", max_envs, MOST_ENVS)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.arguments import function, instance
 from jaxenvs.compilation import require_usable
+from jaxenvs.deprecated import FormerName
 from jaxenvs.learn import make_mesh
 from jaxenvs.parameters import with_parameter
 from jaxenvs.wrappers.action_masker import has_action_masks, with_action_masks
@@ -330,11 +330,7 @@ class JaxVecEnv(BatchedVecEnv):
         if self._state is not None:
             self._state = self.compiled.pack_state(state_from_arrays(self.venv, attributes["_state"])[1])
 
-    @property
-    def programs(self) -> CompiledFunctions:
-        """Deprecated: the name of `compiled` in 0.2.0."""
-        warnings.warn("JaxVecEnv.programs is deprecated: use compiled.", DeprecationWarning, stacklevel=2)
-        return self.compiled
+    programs = FormerName("compiled")
 
     # --- For compiled rollouts, which step the environments without this class -----------------------------------
 

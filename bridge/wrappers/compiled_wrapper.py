@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -11,6 +10,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from bridge.sb3 import Infos
 from jaxenvs import VectorTimeStep
+from jaxenvs.deprecated import FormerName, warn_renamed
 
 W = TypeVar("W", bound=VecEnvWrapper)
 
@@ -38,15 +38,12 @@ class CompiledWrapper(Generic[W]):
     any_num_envs: ClassVar[bool] = False
     divides: ClassVar[bool] = False
     needs_every_step: bool = False
+    is_watched = FormerName("needs_every_step")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "goes_on" in vars(cls):
-            warnings.warn(
-                f"{cls.__name__} defines CompiledWrapper.goes_on, which is deprecated: define can_continue.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            warn_renamed(f"{cls.__name__}.goes_on", "can_continue")
             cls.can_continue = vars(cls)["goes_on"]  # type: ignore[method-assign]
 
     def __init__(self, wrapper: W) -> None:
@@ -61,14 +58,6 @@ class CompiledWrapper(Generic[W]):
         `check`. Then `write_back` and `infos` are called once for all of the rollouts.
         """
         return False
-
-    @property
-    def is_watched(self) -> bool:
-        """Deprecated: the previous name of `needs_every_step`."""
-        warnings.warn(
-            "CompiledWrapper.is_watched is deprecated: use needs_every_step.", DeprecationWarning, stacklevel=2
-        )
-        return self.needs_every_step
 
     def around(self, venv: VecEnv) -> W:
         """Return a copy of the wrapper around other environments, for an evaluation that does not affect the original.

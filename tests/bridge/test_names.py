@@ -21,11 +21,11 @@ RETIRED = {
 DEPRECATED = {
     "engine/callbacks/callback_schedule.py": r"quiet_steps|QuietCallback",
     "evaluation/evaluating.py": r"max_lanes",
-    "host_env/processes/worker_handle.py": r"def lanes\(|\.lanes is deprecated",
+    "host_env/processes/worker_handle.py": r"lanes = FormerName",
     "host_env/processes/worker_main.py": r"^Lanes = ",
     "host_env/serial_vec_env.py": r"\"_lanes\"",
     "replay/data/portable.py": r"_lent",
-    "vec_env/jax_vec_env.py": r"def programs|\.programs is deprecated",
+    "vec_env/jax_vec_env.py": r"programs = FormerName",
     "wrappers/compiled_wrapper.py": r"goes_on|is_watched",
 }
 # Names of `jaxenvs`, and words in their usual sense.

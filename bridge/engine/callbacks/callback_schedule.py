@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +31,7 @@ from stable_baselines3.common.callbacks import (
 
 from bridge.contrib import contrib_class
 from bridge.originals import has_own_methods
+from jaxenvs.deprecated import warn_renamed
 
 # SB3's callbacks that act only at steps that can be computed ahead. MaskablePPO's callback of evaluations is one too.
 ACT_AT_STEPS = (EvalCallback, CheckpointCallback, EveryNTimesteps, LogEveryNTimesteps)
@@ -50,11 +50,7 @@ class ScheduledCallback(BaseCallback):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "quiet_steps" in vars(cls):
-            warnings.warn(
-                f"{cls.__name__} defines quiet_steps, which is deprecated: define steps_until_needed.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            warn_renamed(f"{cls.__name__}.quiet_steps", "steps_until_needed")
             cls.steps_until_needed = vars(cls)["quiet_steps"]  # type: ignore[method-assign]
 
     def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
@@ -70,7 +66,7 @@ class ScheduledCallback(BaseCallback):
 
     def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
         """Deprecated: the previous name of `steps_until_needed`."""
-        warnings.warn("quiet_steps is deprecated: use steps_until_needed.", DeprecationWarning, stacklevel=2)
+        warn_renamed("quiet_steps", "steps_until_needed")
         # Not of a subclass that defines `quiet_steps`, which may have called `super().quiet_steps`.
         classes = [cls for cls in type(self).__mro__ if "steps_until_needed" in vars(cls)]
         cls = next(each for each in classes if each is ScheduledCallback or "quiet_steps" not in vars(each))
@@ -79,7 +75,7 @@ class ScheduledCallback(BaseCallback):
 
 def __getattr__(name: str) -> Any:
     if name == "QuietCallback":
-        warnings.warn("QuietCallback is deprecated: use ScheduledCallback.", DeprecationWarning, stacklevel=2)
+        warn_renamed("QuietCallback", "ScheduledCallback")
         return ScheduledCallback
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

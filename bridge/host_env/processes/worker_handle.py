@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from bridge.host_env.processes import worker_main
 from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_main import ANSWER, SHARE, START, Channel
+from jaxenvs.deprecated import FormerName
 
 # How often a silent worker is checked for still running. A worker that dies closes its socket at once, unless a process
 # that its environment started holds the socket too.
@@ -35,16 +35,12 @@ class WorkerError(RuntimeError):
       attribute_error: the message of the environment's error, if it was an AttributeError.
     """
 
+    lanes = FormerName("env_indices")
+
     def __init__(self, message: str, env_indices: Sequence[int], attribute_error: str | None = None) -> None:
         super().__init__(message)
         self.env_indices = list(env_indices)
         self.attribute_error = attribute_error
-
-    @property
-    def lanes(self) -> list[int]:
-        """Deprecated: the name of `env_indices` in 0.2.0."""
-        warnings.warn(f"{type(self).__name__}.lanes is deprecated: use env_indices.", DeprecationWarning, stacklevel=2)
-        return self.env_indices
 
 
 class WorkerDied(WorkerError):

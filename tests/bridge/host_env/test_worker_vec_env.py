@@ -27,7 +27,7 @@ def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut
 
 def test_lanes_of_a_worker_error_are_the_deprecated_name_of_env_indices():
     error = WorkerDied("The process of environments 1 to 2 ended.", [1, 2], 1)
-    with pytest.warns(DeprecationWarning, match="WorkerDied.lanes is deprecated: use env_indices"):
+    with pytest.warns(DeprecationWarning, match="WorkerError.lanes is deprecated .*: use WorkerError.env_indices"):
         assert error.lanes == error.env_indices == [1, 2]
 
 

@@ -266,7 +266,7 @@ def test_environments_of_the_same_kind_share_their_compiled_functions():
 
 def test_programs_is_the_deprecated_name_of_compiled():
     venv = make_vec_env("CartPole-v1", 1)
-    with pytest.warns(DeprecationWarning, match="JaxVecEnv.programs is deprecated: use compiled"):
+    with pytest.warns(DeprecationWarning, match="JaxVecEnv.programs is deprecated .*: use JaxVecEnv.compiled"):
         assert venv.programs is venv.compiled
 
 

@@ -70,10 +70,10 @@ def test_a_callback_acts_exactly_where_steps_until_needed_says(name, make_callba
 
 
 def test_quiet_steps_is_the_deprecated_name_of_steps_until_needed():
-    with pytest.warns(DeprecationWarning, match="QuietCallback is deprecated: use ScheduledCallback"):
+    with pytest.warns(DeprecationWarning, match="QuietCallback is deprecated .*: use ScheduledCallback"):
         base = callback_schedule.QuietCallback
     assert base is callback_schedule.ScheduledCallback
-    with pytest.warns(DeprecationWarning, match="Old defines quiet_steps, .* define steps_until_needed"):
+    with pytest.warns(DeprecationWarning, match="Old.quiet_steps is deprecated .*: use steps_until_needed"):
 
         class Old(base):
             def quiet_steps(self, num_timesteps, num_envs):
@@ -82,5 +82,5 @@ def test_quiet_steps_is_the_deprecated_name_of_steps_until_needed():
             def _on_step(self):
                 return True
 
-    with pytest.warns(DeprecationWarning, match="quiet_steps is deprecated: use steps_until_needed"):
+    with pytest.warns(DeprecationWarning, match="quiet_steps is deprecated .*: use steps_until_needed"):
         assert steps_until_needed(Old(), 3, 2, shows_ends=True) == 5
