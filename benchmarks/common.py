@@ -36,11 +36,12 @@ class Command(argparse.ArgumentParser):
     def __init__(
         self, description: str | None, *, parts: Sequence[str] = (), rounds: int = 0, quick_rounds: int = 1
     ) -> None:
-        """
+        """Add the options that all benchmarks share.
+
         Args:
           description: the benchmark's docstring.
-          parts: those it can be run in.
-          rounds: runs of each side; 0: it takes no such option.
+          parts: the names of its parts, which can be run separately.
+          rounds: the number of timed runs of each side; 0: the benchmark has no such option.
         """
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         self._rounds, self._quick_rounds = rounds, quick_rounds
@@ -162,10 +163,11 @@ class Report:
     """Prints tables as they come, and writes all of them to a JSON file in the end."""
 
     def __init__(self, name: str, settings: dict[str, Any], notes: list[str]) -> None:
-        """
+        """Start a report without tables.
+
         Args:
-          name: of the benchmark and of its file.
-          settings: what it was run with.
+          name: the name of the benchmark and of its file.
+          settings: the options it was run with.
           notes: what is measured, and how.
         """
         self.name = name

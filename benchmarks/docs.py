@@ -1,4 +1,4 @@
-"""Write the pages that show benchmarks/results: python -m benchmarks.docs
+"""Write the pages that show benchmarks/results. The command is `python -m benchmarks.docs`.
 
 These are docs/benchmarks.md with its plots, docs/benchmarks/tables.md, and the short table of README.md.
 """

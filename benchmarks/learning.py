@@ -244,7 +244,7 @@ def main(argv: list[str] | None = None) -> None:
     most = options.seeds or (1 if quick else max(task.seeds for task in TASKS.values()))
     path = options.records or (Path(tempfile.mkdtemp()) / "learning.jsonl" if quick else RECORDS)
 
-    # Another number of steps is another run: quick ones do not stand for those of a full one.
+    # A run with another number of steps is another run, so a full run does not reuse quick trainings.
     runs = [
         Run(name, side, seed, QUICK_TIMESTEPS if quick else TASKS[name].timesteps)
         for seed in range(most)

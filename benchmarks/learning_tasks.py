@@ -86,7 +86,7 @@ def fifteen_bits() -> jaxenvs.Environment[Any]:
 
 # --- settings ---------------------------------------------------------------------------------------------------
 
-# The Zoo's of CartPoleNoVel-v1, in ppo_lstm.yml: those of PPO's CartPole, normalised and with a memory.
+# The Zoo's settings for CartPoleNoVel-v1, in ppo_lstm.yml: PPO's settings for CartPole, normalized, and with an LSTM.
 CARTPOLE_LSTM = TUNED["ppo"]["CartPole-v1"] | {
     "normalize": True,
     "policy_kwargs": TUNED["recurrent_ppo"]["BipedalWalker-v3"]["policy_kwargs"] | {"activation_fn": torch.nn.ReLU},

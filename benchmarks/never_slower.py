@@ -57,7 +57,7 @@ NAMED_SETTINGS = {"batch_size": 256, "n_epochs": 4}
 OFF_POLICY_ITERATION, OFF_POLICY_IMAGES_ITERATION = 128, 32
 PICTURES_SETTINGS = {"buffer_size": 2000, "batch_size": 32, "learning_starts": 16}
 
-# A run is of so many iterations that it takes this long; a cell of as many rounds as fit, but of no fewer than two.
+# A run has enough iterations to take this long. A cell has as many rounds as fit into its time, and at least two.
 SHORTEST_RUN_SECONDS, SECONDS = 0.5, 6.0
 
 SPEED, MEMORY = 1.0, 1.1  # at least, at most

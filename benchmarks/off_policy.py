@@ -74,7 +74,7 @@ STEPS = (
     ),
 )
 IMAGES = (Comparison(_cell("DQN", "CnnPolicy 4x84x84", 128, **IMAGES_BUFFER), DEFAULTS, {JAX: (1.2, None)}),)
-# sb3-contrib's defaults, but for the rollout.
+# sb3-contrib's defaults, except for the rollout.
 MASKABLE = _cell("MaskablePPO", "MlpPolicy 64-64, legal actions", 256, n_envs=8)
 MASKABLE_PPO = Comparison(MASKABLE, DEFAULTS, {JAX: (18, None), HOST: (9, None)})
 RECURRENT = _cell("RecurrentPPO", "MlpLstmPolicy 64-64", 128, n_envs=8)

@@ -41,12 +41,12 @@ class Tables(Protocol):
 
 
 def device() -> str:
-    """Where PyTorch computes."""
+    """Return the device on which PyTorch computes."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def jax_device() -> str:
-    """Where JAX computes, in the words of the tables."""
+    """Return the device on which JAX computes, as the tables name it."""
     return "CPU" if jax.default_backend() == "cpu" else "GPU"
 
 

@@ -20,7 +20,7 @@ else:
     from stable_baselines3 import PPO  # type: ignore[assignment]
     from stable_baselines3.common.env_util import make_vec_env  # type: ignore[assignment]
 
-# SB3's defaults but for shorter rollouts; and what RL Baselines3 Zoo found for the task.
+# SB3's defaults except for shorter rollouts, and RL Baselines3 Zoo's settings for the task.
 SETTINGS = {
     "default": {"n_steps": 256, "batch_size": 64, "n_epochs": 10},
     "zoo": {

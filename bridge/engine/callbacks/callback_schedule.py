@@ -47,12 +47,6 @@ class ScheduledCallback(BaseCallback):
     any callback.
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "quiet_steps" in vars(cls):
-            warn_renamed(f"{cls.__name__}.quiet_steps", "steps_until_needed")
-            cls.steps_until_needed = vars(cls)["quiet_steps"]  # type: ignore[method-assign]
-
     def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
         """Return for how many of the next steps this callback needs no locals.
 
@@ -65,12 +59,9 @@ class ScheduledCallback(BaseCallback):
         return sys.maxsize
 
     def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
-        """Deprecated: the previous name of `steps_until_needed`."""
-        warn_renamed("quiet_steps", "steps_until_needed")
-        # Not of a subclass that defines `quiet_steps`, which may have called `super().quiet_steps`.
-        classes = [cls for cls in type(self).__mro__ if "steps_until_needed" in vars(cls)]
-        cls = next(each for each in classes if each is ScheduledCallback or "quiet_steps" not in vars(each))
-        return int(cls.steps_until_needed(self, num_timesteps, num_envs))  # type: ignore[attr-defined]
+        """Return what `steps_until_needed` returns. Deprecated: use that."""
+        warn_renamed("ScheduledCallback.quiet_steps", "ScheduledCallback.steps_until_needed")
+        return self.steps_until_needed(num_timesteps, num_envs)
 
 
 def __getattr__(name: str) -> Any:
@@ -111,6 +102,16 @@ def needs_every_step(callback: BaseCallback) -> bool:
     return needs_steps(callback) and not (isinstance(callback, ScheduledCallback) or type(callback) in act_at_steps)
 
 
+def _announced(callback: ScheduledCallback, num_timesteps: int, num_envs: int) -> int:
+    """Return for how many steps a callback announces that it needs no locals, also by the former name of the method."""
+    steps = callback.steps_until_needed(num_timesteps, num_envs)
+    # Wherever it comes from: the class, a mixin, or an assignment.
+    if type(callback).quiet_steps is not ScheduledCallback.quiet_steps:
+        warn_renamed(f"{type(callback).__name__}.quiet_steps", "steps_until_needed")
+        steps = min(steps, callback.quiet_steps(num_timesteps, num_envs))
+    return steps
+
+
 def steps_until_needed(callback: BaseCallback, num_timesteps: int, num_envs: int, shows_ends: bool = False) -> int:
     """Return for how many of the next steps a callback neither reads locals nor does anything.
 
@@ -127,7 +128,7 @@ def steps_until_needed(callback: BaseCallback, num_timesteps: int, num_envs: int
     if type(callback) is CallbackList:
         return min(steps_until_needed(part, num_timesteps, num_envs, shows_ends) for part in callback.callbacks)
     if isinstance(callback, ScheduledCallback):
-        return callback.steps_until_needed(num_timesteps, num_envs) if shows_ends else 0
+        return _announced(callback, num_timesteps, num_envs) if shows_ends else 0
     if type(callback) in (EvalCallback, contrib_class(*MASKABLE_EVALUATION)):
         assert isinstance(callback, EvalCallback)
         return callback.eval_freq - 1 - callback.n_calls % callback.eval_freq if callback.eval_freq > 0 else sys.maxsize

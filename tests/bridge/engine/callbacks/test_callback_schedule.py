@@ -1,5 +1,6 @@
 """When SB3's callbacks act: held against the installed SB3's own code, which a release may change."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -73,14 +74,27 @@ def test_quiet_steps_is_the_deprecated_name_of_steps_until_needed():
     with pytest.warns(DeprecationWarning, match="QuietCallback is deprecated .*: use ScheduledCallback"):
         base = callback_schedule.QuietCallback
     assert base is callback_schedule.ScheduledCallback
-    with pytest.warns(DeprecationWarning, match="Old.quiet_steps is deprecated .*: use steps_until_needed"):
 
-        class Old(base):
-            def quiet_steps(self, num_timesteps, num_envs):
-                return min(num_timesteps + num_envs, super().quiet_steps(num_timesteps, num_envs))
+    class Old(base):
+        def quiet_steps(self, num_timesteps, num_envs):
+            return min(num_timesteps + num_envs, super().quiet_steps(num_timesteps, num_envs))
 
-            def _on_step(self):
-                return True
+        def _on_step(self):
+            return True
 
-    with pytest.warns(DeprecationWarning, match="quiet_steps is deprecated .*: use steps_until_needed"):
-        assert steps_until_needed(Old(), 3, 2, shows_ends=True) == 5
+    class Mixin:
+        def quiet_steps(self, num_timesteps, num_envs):
+            return num_timesteps + num_envs
+
+    class Mixed(Mixin, base):
+        _on_step = Old._on_step
+
+    class Assigned(base):
+        _on_step = Old._on_step
+
+    Assigned.quiet_steps = Mixin.quiet_steps
+    for cls in (Old, Mixed, Assigned):
+        with pytest.warns(DeprecationWarning, match=f"{cls.__name__}.quiet_steps is deprecated .*: use steps_until"):
+            assert steps_until_needed(cls(), 3, 2, shows_ends=True) == 5
+    with pytest.warns(DeprecationWarning, match="ScheduledCallback.quiet_steps is deprecated"):
+        assert base.quiet_steps(Assigned(), 3, 2) == sys.maxsize
