@@ -48,7 +48,8 @@ NOTES = [
     "All sides have the same hyperparameters, which are RL Baselines3 Zoo's (bridge/app/tuned.toml); "
     "benchmarks/learning_tasks.py has the hyperparameters of MaskablePPO and of hindsight, for which the Zoo has none. "
     "bridge and "
-    f"stock SB3 train in JAX environments from bridge.make_vec_env, and {GYMNASIUM} in Gymnasium's.",
+    f"stock SB3 train in JAX environments from bridge.make_vec_env, and {GYMNASIUM} in Gymnasium's. On HalfCheetah and "
+    "Hopper, bridge trains in EnvPool's environments (backend='native') and stock SB3 in Gymnasium's.",
     f"return: the mean of {EPISODES} deterministic episodes after the training, in new environments, with the "
     "statistics of the training's VecNormalize and unnormalized rewards. IQM is the interquartile mean over the seeds.",
     "difference: of the IQM from stock SB3's, with its 95 % bootstrap interval (20,000 resamples; Agarwal et al. 2021, "
@@ -109,7 +110,7 @@ def make_model(run: Run) -> BaseAlgorithm:
     n_envs, normalize = settings.pop("n_envs", 1), settings.pop("normalize", False)
     settings.pop("n_timesteps", None)
     settings |= {name: to_schedule(settings[name]) for name in SCHEDULED if name in settings}
-    env = run.task.make_env(run.env_id, n_envs, run.seed, "serial" if run.side == GYMNASIUM else "jax")
+    env = run.task.make_env(run.env_id, n_envs, run.seed, run.side)
     if run.algorithm in ("ppo", "recurrent_ppo", "maskable_ppo"):
         # As SB3 cuts it, with a warning.
         settings["batch_size"] = min(settings.get("batch_size", 64), n_envs * settings["n_steps"])
@@ -126,7 +127,7 @@ def make_model(run: Run) -> BaseAlgorithm:
         stock: BaseAlgorithm = getattr(package, name)(run.task.policy, env, **arguments)
         return stock
     # "xla" raises if anything is not compiled, such as environments on the host.
-    engine = "auto" if run.side == GYMNASIUM else "xla"
+    engine = "xla" if run.task.backends[run.side] == "jax" else "auto"
     model: BaseAlgorithm = getattr(bridge, name)(run.task.policy, env, engine=engine, **arguments)
     return model
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -30,7 +31,8 @@ class Task:
       best: the return of the best agents that are known.
       seeds: trainings of each side.
       settings: arguments of the constructor, and the Zoo's `n_envs` and `normalize`; None: the Zoo's for the id.
-      make: creates the environment; None: by the id, and then the environment of Gymnasium is trained on too.
+      make: creates the environment; None: by the id.
+      backends: of `make_vec_env`, by the side that trains there. Sides that are not in it do not train.
       policy: its name.
       success_above: an episode counts 1 if its return is above this, else 0; None: its return counts.
     """
@@ -43,22 +45,24 @@ class Task:
     make: Callable[[], jaxenvs.Environment[Any]] | None = None
     policy: str = "MlpPolicy"
     success_above: float | None = None
+    backends: Mapping[str, str] = MappingProxyType({OURS: "jax", GYMNASIUM: "serial", STOCK: "jax"})
 
     @property
     def sides(self) -> tuple[str, ...]:
         """The sides that can train on the environment."""
-        return (OURS, GYMNASIUM, STOCK) if self.make is None else (OURS, STOCK)
+        return tuple(side for side in self.backends if self.make is None or side != GYMNASIUM)
 
     @property
     def margin(self) -> float:
         """Returns that differ by less than this count as equal: 5 % of the range."""
         return 0.05 * (self.best - self.random)
 
-    def make_env(self, env_id: str, n_envs: int, seed: int, backend: str = "jax") -> VecEnv:
-        """Create the environments of the task."""
-        if self.make is None:
-            return bridge.make_vec_env(env_id, n_envs, seed=seed, backend=backend)
-        return bridge.make_vec_env(self.make(), n_envs, seed=seed)
+    def make_env(self, env_id: str, n_envs: int, seed: int, side: str = STOCK) -> VecEnv:
+        """Create the environments of the task, as a side trains there."""
+        backend = self.backends[side]
+        if self.make is not None:
+            return bridge.make_vec_env(self.make(), n_envs, seed=seed, backend=backend)
+        return bridge.make_vec_env(env_id, n_envs, seed=seed, backend=backend)
 
 
 # --- environments -----------------------------------------------------------------------------------------------
@@ -101,6 +105,8 @@ TAXI = {
     "ent_coef": 0.01,
     "policy_kwargs": {"net_arch": []},
 }
+# MuJoCo has no environment in JAX here: EnvPool's beside Gymnasium's.
+MUJOCO = {OURS: "native", STOCK: "serial"}
 # One action is enough, so that what comes later need not count for much.
 HINDSIGHT = {"replay_buffer_class": HerReplayBuffer, "learning_starts": 500, "learning_rate": 1e-3, "gamma": 0.8}
 
@@ -115,6 +121,8 @@ MOUNTAIN_CAR = (-200.0, -100.0)
 MOUNTAIN_CAR_CONTINUOUS = (-33.0, 95.0)
 PENDULUM = (-1200.0, -140.0)
 LUNAR_LANDER = (-180.0, 280.0)
+HALF_CHEETAH = (-280.0, 12_100.0)
+HOPPER = (18.0, 3750.0)
 
 # An algorithm and an environment -> the task.
 TASKS = {
@@ -139,6 +147,8 @@ TASKS = {
     "td3 Pendulum-v1": Task(20_000, *PENDULUM),
     "tqc Pendulum-v1": Task(20_000, *PENDULUM, seeds=5),
     "crossq Pendulum-v1": Task(5_000, *PENDULUM, seeds=3),
+    "sac HalfCheetah-v5": Task(100_000, *HALF_CHEETAH, seeds=3, backends=MUJOCO),
+    "sac Hopper-v5": Task(100_000, *HOPPER, seeds=3, backends=MUJOCO),
     "ppo CartPole-v1 without velocities": Task(
         100_000, *CARTPOLE, settings=TUNED["ppo"]["CartPole-v1"], make=cartpole_without_velocities
     ),

@@ -175,11 +175,10 @@ class VectorEnv:
         """
         self._require_state(state)
         action = batch_of_actions(action_struct(self.env, self.env_axis), action, self.num_envs)
-        step: Any = jax.vmap(lambda env, state, action: env.step(state, action), in_axes=(self.env_axis, 0, 0))
-        env_states, timestep = step(self.env, state.env_states, action)
+        env_states, timestep = self._step(state.env_states, action)
         ended_before = state.done
         if self.autoreset is AutoresetMode.NEXT_STEP:
-            timestep = _mute(timestep, ended_before)
+            timestep = mute(timestep, ended_before)
         state = state.replace(
             env_states=env_states,
             episode_return=state.episode_return + timestep.reward,
@@ -207,10 +206,10 @@ class VectorEnv:
         if not isinstance(mask, jax.Array | np.ndarray) or mask.dtype != bool or mask.shape != (self.num_envs,):
             raise ValueError(f"mask must be a bool array with shape ({self.num_envs},), got {shown(mask)}.")
         state, observation, info = self._restart(state, timestep.observation, timestep.info, mask)
-        started = _with_statistics(_mute(timestep.replace(observation=observation, info=info), mask), state)
+        started = _with_statistics(mute(timestep.replace(observation=observation, info=info), mask), state)
         return state, started.replace(
-            final_observation=_where(mask, observation, timestep.final_observation),
-            final_info=_where(mask, info, timestep.final_info),
+            final_observation=where(mask, observation, timestep.final_observation),
+            final_info=where(mask, info, timestep.final_info),
             episode_return=jnp.where(mask, 0, timestep.episode_return),
             episode_length=jnp.where(mask, 0, timestep.episode_length),
         )
@@ -225,6 +224,12 @@ class VectorEnv:
         key = jax.vmap(jax.random.fold_in)(env_keys, episode)
         started: tuple[Any, TimeStep] = jax.vmap(lambda env, key: env.reset(key), in_axes=(self.env_axis, 0))(env, key)
         return started
+
+    def _step(self, env_states: Any, action: Any) -> tuple[Any, TimeStep]:
+        """Take one step in every environment, without what follows the end of an episode."""
+        step: Any = jax.vmap(lambda env, state, action: env.step(state, action), in_axes=(self.env_axis, 0, 0))
+        stepped: tuple[Any, TimeStep] = step(self.env, env_states, action)
+        return stepped
 
     def _restart(
         self, state: VectorState, observation: Any, info: Any, mask: jax.Array
@@ -264,7 +269,7 @@ def _with_statistics(timestep: TimeStep, state: VectorState) -> VectorTimeStep:
     )
 
 
-def _mute(timestep: TimeStepType, mask: jax.Array) -> TimeStepType:
+def mute(timestep: TimeStepType, mask: jax.Array) -> TimeStepType:
     """Clear reward and end flags of the environments in `mask`, as in the first TimeStep of an episode."""
     return timestep.replace(
         reward=jnp.where(mask, 0, timestep.reward),
@@ -311,7 +316,7 @@ def chunk_size(num_envs: int) -> int:
 
 
 def _start_all(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
-    return _where(mask, start(shared, per_env), batch)
+    return where(mask, start(shared, per_env), batch)
 
 
 def _start_if_any(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
@@ -361,6 +366,6 @@ def _as_rows(leaf: jax.Array) -> jax.Array:
     return leaf.reshape(leaf.shape[0], -1) if leaf.ndim > 2 else leaf
 
 
-def _where(mask: jax.Array, new: Any, old: Any) -> Any:
+def where(mask: jax.Array, new: Any, old: Any) -> Any:
     """Select `new` for the environments in `mask`, else `old`, for every leaf of two pytrees."""
     return jax.tree.map(lambda n, o: jnp.where(mask.reshape(mask.shape + (1,) * (n.ndim - 1)), n, o), new, old)

@@ -13,6 +13,7 @@ from bridge.self_play.policy_pools import logits_and_parameters, parameters_of, 
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs.arguments import boolean, number, positive_int
 from jaxenvs.wrappers import Opponents, SelfPlay
+from jaxenvs.wrappers.multi_agent.self_play import member_to_drop
 
 # The win rate at which a member of a prioritized pool is still drawn this often, relative to one that always wins.
 LEAST_WEIGHT = 0.05
@@ -41,17 +42,13 @@ class League:
     pool_size: int = 0
 
     def add(self, parameters: dict[str, np.ndarray], pool_size: int) -> None:
-        """Add a copy of the learner. If the pool is full, drop the member whose neighbors are nearest in time.
-
-        Chance, the first copy and the newest copy always stay, and the others stay spread over the whole training.
-        """
+        """Add a copy of the learner. If the pool is full, drop the member that `member_to_drop` returns."""
         self.num_copies += 1
         self.win_rates = None  # until they are found against the new pool
         self.members.append(parameters)
         self.numbers.append(self.num_copies)
         while len(self.members) > pool_size:
-            inner = range(min(2, pool_size - 1), len(self.members) - 1)
-            drop = min(inner, key=lambda i: self.numbers[i + 1] - self.numbers[i - 1])
+            drop = member_to_drop(np.array(self.numbers))
             del self.members[drop], self.numbers[drop]
 
     def weights(self, pool_size: int, chance: float) -> np.ndarray:

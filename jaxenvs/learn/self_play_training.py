@@ -15,6 +15,7 @@ from jaxenvs.learn.training import Training, advance
 from jaxenvs.learn.training_state import TrainingState
 from jaxenvs.vector import VectorEnv
 from jaxenvs.wrappers import Opponents, SelfPlay
+from jaxenvs.wrappers.multi_agent.self_play import member_to_drop
 
 
 @struct
@@ -43,8 +44,8 @@ def self_play(
     """Run a whole training against past selves as one pure function: jit it, or `vmap` it over keys and settings.
 
     The pool of opponents begins with chance, which moves at random, and the untrained learner. Every few iterations, it
-    gets a copy of the learner. A full pool keeps chance, the first copy and the newest ones, and every second copy of
-    older ones is dropped, again and again, so that the rest stays spread over the training.
+    gets a copy of the learner. A full pool keeps chance, the first copy and the newest one, and drops others so that
+    the rest stays spread over the training.
 
     Args:
       key: a typed key, which determines everything.
@@ -73,32 +74,18 @@ def self_play(
         state, members, numbers = carry
         pool = _pool(training, members, numbers, chance)
         state, metrics = advance(_against(training, pool), state, every)
-        place = _place(numbers)
-        # The members behind the dropped one move down by one, and the copy is last.
-        index = jnp.arange(pool_size)
-        source = jnp.where(index >= place, jnp.minimum(index + 1, pool_size - 1), index)
-        is_new = jnp.where(jnp.any(numbers < 0), index == place, index == pool_size - 1)
-        source = jnp.where(jnp.any(numbers < 0), index, source)
-        members = jax.tree.map(
-            lambda old, new: jnp.where(is_new.reshape(-1, *[1] * new.ndim), new, old[source]),
-            members,
-            state.learner.network_params,
-        )
-        numbers = jnp.where(is_new, number + 2, numbers[source])
-        return (state, members, numbers), metrics
+        members = jax.tree.map(lambda old, new: jnp.append(old, new[None], 0), members, state.learner.network_params)
+        numbers = jnp.append(numbers, number + 2)
+        empty = numbers < 0
+        dropped = jnp.where(jnp.any(empty), jnp.argmax(empty), member_to_drop(numbers))
+        kept = jnp.arange(pool_size)
+        kept = kept + (kept >= dropped)
+        return (state, jax.tree.map(lambda leaf: leaf[kept], members), numbers[kept]), metrics
 
     carry = state, members, numbers
     (state, members, numbers), metrics = jax.lax.scan(run_round, carry, jnp.arange(rounds))
     metrics = jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), metrics)
     return SelfPlayResult(state, metrics, _pool(training, members, numbers, chance))
-
-
-def _place(numbers: jax.Array) -> jax.Array:
-    """Return the place of the next copy, or if the pool is full, of the member whose neighbors are nearest in time."""
-    gaps = numbers[2:] - numbers[:-2]
-    inner = jnp.where(jnp.arange(1, len(numbers) - 1) >= 2, gaps, 2**31 - 1)
-    full = 1 + jnp.argmin(inner) if len(numbers) > 3 else jnp.asarray(len(numbers) - 1)
-    return jnp.where(jnp.any(numbers < 0), jnp.argmax(numbers < 0), full)
 
 
 def _pool(training: Training, members: Any, numbers: jax.Array, chance: Any) -> Opponents:

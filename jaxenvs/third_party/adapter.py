@@ -81,6 +81,11 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
 
     step_wants_key = False  # whether the library's step takes a key; a constant of the class, not a field
 
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape of rewards and flags, and the leading axes of observations and actions: () for one agent."""
+        return ()
+
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
         """Return the library's state and the observation, in the structure of the observation space."""
         raise NotImplementedError
@@ -88,6 +93,10 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
         """Return the library's next state, and a TimeStep of any dtypes. Non-array leaves of `info` are dropped."""
         raise NotImplementedError
+
+    def _first_info(self, inner: Any) -> dict[str, Any]:
+        """Return the info of the first TimeStep of an episode: zeros, for libraries whose reset returns none."""
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.source.info)  # type: ignore[no-any-return]
 
     def __check_init__(self) -> None:
         for name, value in self.params.items():
@@ -127,8 +136,13 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
             elapsed_steps = jnp.zeros((), jnp.int32)
         inner, observation = self._reset(key)
         state = ThirdPartyState(self._cast_state("reset", inner), step_key, elapsed_steps)
-        info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.source.info)
-        return state, TimeStep.create(self._cast_observation("reset", observation), info=info)
+        return state, TimeStep.create(
+            self._cast_observation("reset", observation),
+            np.zeros(self.batch_shape),
+            np.zeros(self.batch_shape, bool),
+            np.zeros(self.batch_shape, bool),
+            _cast("info of reset", self._first_info(inner), self.source.info),
+        )
 
     def step(self, state: ThirdPartyState, action: Any) -> tuple[ThirdPartyState, TimeStep]:
         key = elapsed_steps = None
@@ -139,9 +153,9 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
         state = ThirdPartyState(self._cast_state("step", inner), state.key, elapsed_steps)
         return state, TimeStep.create(
             self._cast_observation("step", timestep.observation),
-            _scalar("reward", timestep.reward),
-            _scalar("terminated", timestep.terminated),
-            _scalar("truncated", timestep.truncated),
+            self._numbers("reward", timestep),
+            self._numbers("terminated", timestep),
+            self._numbers("truncated", timestep),
             _cast("info of step", _arrays_of(timestep.info), self.source.info),
         )
 
@@ -149,8 +163,16 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
         return _cast(f"state of {function}", inner, self.source.state)
 
     def _cast_observation(self, function: str, observation: Any) -> Any:
-        like = struct_of(self.source.observation_space)
+        like = _batch_of(struct_of(self.source.observation_space), self.batch_shape)
         return _cast(f"observation of {function}", observation, like, ravel_scalars=True)
+
+    def _numbers(self, name: str, timestep: TimeStep) -> Any:
+        """Return the reward or a flag of a TimeStep if it has `batch_shape`."""
+        value = getattr(timestep, name)
+        if not is_array(value) or jnp.shape(value) != self.batch_shape:
+            what = f"have shape {self.batch_shape}" if self.batch_shape else "be one number"
+            raise ValueError(f"The {name} must {what}, got {shown(value)}.")
+        return value
 
 
 Adapter = TypeVar("Adapter", bound=ThirdPartyEnvironment)
@@ -180,12 +202,13 @@ def adapt(
         inner, timestep = traced._step(inner, action, key if cls.step_wants_key else None)
         require_arrays("state of step", inner)
         for name in ("reward", "terminated", "truncated"):
-            _scalar(name, getattr(timestep, name))
+            draft._numbers(name, timestep)
         return inner, _arrays_of(timestep.info)
 
     key = jax.eval_shape(lambda: jax.random.key(0))
-    inner, info = jax.eval_shape(first_step, draft.params, key, struct_of(action_space))
-    state, info = jax.tree.map(_strong, (inner, info))
+    action = _batch_of(struct_of(action_space), draft.batch_shape)
+    inner, info = jax.eval_shape(first_step, draft.params, key, action)
+    state, info = _batch_of((inner, info), ())
     source = dataclasses.replace(draft.source, state=state, info=info)
     return dataclasses.replace(draft, source=source)
 
@@ -222,8 +245,9 @@ def unbounded_of(structs: Any) -> gymnasium.Space[Any]:
     return unbounded(structs.shape, structs.dtype)
 
 
-def _strong(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)  # type: ignore[no-untyped-call]
+def _batch_of(structs: Any, shape: tuple[int, ...]) -> Any:
+    """Return structs of some of what is described, in batches of a shape, without weak types."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape + leaf.shape, leaf.dtype), structs)  # type: ignore[no-untyped-call]
 
 
 def ravelled(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
@@ -295,13 +319,6 @@ def _cast_leaf(what: str, leaf: Any, like: Any) -> jax.Array:
     if is_key(like):
         return leaf  # type: ignore[no-any-return]
     return jnp.asarray(leaf, like.dtype)
-
-
-def _scalar(name: str, value: Any) -> Any:
-    """Return `value` if it is one number."""
-    if not is_array(value) or jnp.shape(value) != ():
-        raise ValueError(f"The {name} must be one number, got {shown(value)}.")
-    return value
 
 
 def _arrays_of(info: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 from typing import Any
 
@@ -15,9 +14,9 @@ from gymnasium import spaces
 
 from jaxenvs.arguments import shown
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.spaces import struct_of
-from jaxenvs.third_party.adapter import Source, ThirdPartyEnvironment, ThirdPartyState, box, require_arrays
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment, adapt, box
 from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.wrappers.multi_agent.agents import shared_spaces
 
 
 @environment
@@ -40,47 +39,36 @@ class JaxMarlEnvironment(ThirdPartyEnvironment):
     def _agents(self) -> list[str]:
         return list(self.source.env.agents)
 
-    def reset(self, key: jax.Array) -> tuple[ThirdPartyState, TimeStep]:
-        key, step_key = jax.random.split(key)
-        observations, inner = self.source.env.reset(key)
-        inner = self._cast_state("reset", inner)
-        nothing = jnp.zeros(self.num_agents, bool)
-        state = ThirdPartyState(inner, step_key, jnp.zeros((), jnp.int32))
-        return state, self._timestep("reset", inner, observations, jnp.zeros(self.num_agents), nothing, nothing)
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return (self.num_agents,)
 
-    def step(self, state: ThirdPartyState, action: Any) -> tuple[ThirdPartyState, TimeStep]:
-        assert state.key is not None
-        assert state.elapsed_steps is not None
-        key = jax.random.fold_in(state.key, state.elapsed_steps)
+    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+        observations, inner = self.source.env.reset(key)
+        return inner, self._stacked(observations)
+
+    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
         for leaf in jax.tree.leaves(action):
-            if jnp.shape(leaf)[:1] != (self.num_agents,):
+            if jnp.shape(leaf)[:1] != self.batch_shape:
                 raise ValueError(
                     f"action must have the leading axis num_agents = {self.num_agents}, got {shown(leaf)}: use "
                     "jaxenvs.wrappers.Agents instead of VectorEnv."
                 )
         actions = {agent: jax.tree.map(lambda leaf, i=i: leaf[i], action) for i, agent in enumerate(self._agents)}
-        observations, inner, rewards, dones, _ = self.source.env.step_env(key, state.inner, actions)
-        inner = self._cast_state("step", inner)
-        done = self._stacked(dones) | dones["__all__"]
-        at_limit = self._is_at_limit(inner)
-        next_state = ThirdPartyState(inner, state.key, jnp.asarray(state.elapsed_steps + 1))
-        terminated, truncated = done & ~at_limit, done & at_limit
-        reward = self._stacked(rewards)
-        return next_state, self._timestep("step", inner, observations, reward, terminated, truncated)
+        observations, inner, rewards, dones, _ = self.source.env.step_env(key, inner, actions)
+        observation, reward, done = map(self._stacked, (observations, rewards, dones))
+        done, at_limit = done | dones["__all__"], self._is_at_limit(inner)
+        return inner, TimeStep(observation, reward, done & ~at_limit, done & at_limit, self._first_info(inner))
+
+    def _first_info(self, inner: Any) -> dict[str, Any]:
+        if not self.source.constants:
+            return {}
+        return {"action_mask": self._stacked(self.source.env.get_avail_actions(inner)).astype(bool)}
 
     def _is_at_limit(self, inner: Any) -> Any:
         limit = getattr(self.source.env, "max_steps", None)
         count = getattr(inner, "step", getattr(inner, "time", None))
-        return False if limit is None or count is None else jnp.asarray(count >= limit).reshape(())
-
-    def _timestep(
-        self, function: str, inner: Any, observations: Any, reward: Any, terminated: Any, truncated: Any
-    ) -> TimeStep:
-        info = {}
-        if self.source.constants:
-            info["action_mask"] = self._stacked(self.source.env.get_avail_actions(inner)).astype(bool)
-        observation = jax.vmap(lambda one: self._cast_observation(function, one))(self._stacked(observations))
-        return TimeStep(observation, jnp.asarray(reward, float), terminated, truncated, info)
+        return jnp.zeros((), bool) if limit is None or count is None else jnp.asarray(count >= limit).reshape(())
 
     def _stacked(self, by_agent: dict[str, Any]) -> Any:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(by_agent[agent] for agent in self._agents))
@@ -109,33 +97,22 @@ def from_jaxmarl(env: Any) -> JaxMarlEnvironment:
       ValueError: the agents have different spaces, so that they cannot share one policy.
       TypeError: there is no such space in Gymnasium.
     """
-    found = []
-    for kind in ("observation_space", "action_space"):
-        each = {agent: _space(getattr(env, kind)(agent)) for agent in env.agents}
-        if different := [agent for agent in each if each[agent] != each[env.agents[0]]]:
-            raise ValueError(
-                f"All agents must have one {kind} to share a policy, but {env.agents[0]} has {each[env.agents[0]]} and "
-                f"{different[0]} has {each[different[0]]}."
-            )
-        found.append(each[env.agents[0]])
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    has_masks = isinstance(found[1], spaces.Discrete) and _has_masks(env, key)
-    draft = JaxMarlEnvironment({}, Source(env, found[0], found[1], has_masks))
-
-    def first_step(key: jax.Array) -> Any:
-        _, inner = env.reset(key)
-        require_arrays("state of reset", inner)
-        action = jnp.zeros(found[1].shape or (), struct_of(found[1]).dtype)
-        return env.step_env(key, inner, dict.fromkeys(env.agents, action))[1]
-
-    state = jax.eval_shape(first_step, key)
-    strong = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)  # type: ignore[no-untyped-call]
-    return dataclasses.replace(draft, source=dataclasses.replace(draft.source, state=strong))
+    kinds = env.observation_space, env.action_space
+    each = [{agent: _space(kind(agent)) for agent in env.agents} for kind in kinds]
+    observation_space, action_space = shared_spaces(*each)
+    has_masks = isinstance(action_space, spaces.Discrete) and _has_masks(env)
+    return adapt(
+        JaxMarlEnvironment,
+        env,
+        observation_space=observation_space,
+        action_space=action_space,
+        constants=has_masks,
+    )
 
 
-def _has_masks(env: Any, key: Any) -> bool:
+def _has_masks(env: Any) -> bool:
     try:
-        jax.eval_shape(lambda key: env.get_avail_actions(env.reset(key)[1]), key)
+        jax.eval_shape(lambda: env.get_avail_actions(env.reset(jax.random.key(0))[1]))
     except NotImplementedError:
         return False
     return True

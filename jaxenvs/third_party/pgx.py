@@ -47,19 +47,13 @@ class PgxEnvironment(ThirdPartyEnvironment):
         mover = inner.current_player
         inner = in_32_bits(step, self.params, inner, action, key)
         reward = inner.rewards[0 if self.num_players == 1 else mover]
-        return inner, TimeStep(inner.observation, reward, inner.terminated, inner.truncated, self._info(inner))
+        return inner, TimeStep(inner.observation, reward, inner.terminated, inner.truncated, self._first_info(inner))
 
-    def _info(self, inner: Any) -> dict[str, jax.Array]:
+    def _first_info(self, inner: Any) -> dict[str, jax.Array]:
         info = {"action_mask": inner.legal_action_mask}
         if self.num_players > 1:
             info |= {"current_player": inner.current_player, "rewards": inner.rewards}
         return info
-
-    def reset(self, key: jax.Array) -> tuple[ThirdPartyState, TimeStep]:
-        state, timestep = super().reset(key)
-        info = self._info(state.inner)
-        dtypes = {name: timestep.info[name].dtype for name in info}
-        return state, timestep.replace(info={name: info[name].astype(dtypes[name]) for name in info})
 
     @property
     def num_players(self) -> int:

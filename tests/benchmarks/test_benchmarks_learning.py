@@ -30,6 +30,9 @@ def test_velocities_are_hidden_and_success_is_counted():
 
 @pytest.mark.parametrize("name", tiered(TASKS, "ppo Pendulum-v1", "dqn CartPole-v1"))
 def test_all_sides_of_a_task_have_the_same_settings(name):
+    if TASKS[name].backends == learning_tasks.MUJOCO:
+        for package in ("envpool", "mujoco"):
+            pytest.importorskip(package)
     stock, *ours = (learning.make_model(Run(name, side, 0, 1)) for side in sorted(TASKS[name].sides, key=STOCK.__ne__))
     assert len(ours) == len(TASKS[name].sides) - 1
     for model in ours:

@@ -1,13 +1,12 @@
 """learn.self_play: training against past selves as one function."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxenvs import VectorEnv, learn
-from jaxenvs.learn.self_play_training import _place
 from jaxenvs.wrappers import SelfPlay
+from jaxenvs.wrappers.multi_agent.self_play import member_to_drop
 from tests.games import TicTacToe
 
 ENV = SelfPlay(TicTacToe())
@@ -39,18 +38,17 @@ def test_the_pool_is_chance_and_copies_of_the_learner(result):
 
 def test_until_the_first_copy_it_is_a_training_against_chance_and_the_untrained(result):
     pool = learn.self_play(jax.random.key(0), training(), 8, 4).opponents
-    np.testing.assert_allclose(pool.weights, [0.25, 0.375, 0.375, 0])
+    np.testing.assert_allclose(pool.weights, [0.25, 0.375, 0, 0.375])
 
 
 def test_a_full_pool_stays_spread():
-    numbers = jnp.arange(6)
+    numbers = np.arange(6)
     for number in range(6, 101):
-        place = int(_place(numbers))
-        assert 2 <= place < 5
-        numbers = jnp.append(jnp.delete(numbers, place), number)
-    assert numbers[0] == 0
-    assert numbers[1] == 1
+        numbers = np.append(numbers, number)
+        numbers = np.delete(numbers, member_to_drop(numbers))
+    assert numbers[[0, 1, -1]].tolist() == [0, 1, 100]
     assert max(np.diff(numbers[1:])) < 50
+    assert member_to_drop(np.array([0, 1, 2])) == 1
 
 
 @pytest.mark.thorough

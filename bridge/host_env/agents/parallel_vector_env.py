@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from jaxenvs.arguments import shown
+from jaxenvs.wrappers.multi_agent.agents import shared_spaces
 
 
 def is_parallel(env: Any) -> bool:
@@ -41,7 +42,9 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 raise TypeError(f"env_id must make a parallel environment of PettingZoo, got {shown(env)}.")
         first = self.envs[0]
         self.agents = list(first.possible_agents)
-        self.single_observation_space, self.single_action_space = _shared_spaces(first, self.agents)
+        kinds = first.observation_space, first.action_space
+        each = [{agent: kind(agent) for agent in self.agents} for kind in kinds]
+        self.single_observation_space, self.single_action_space = shared_spaces(*each)
         self.num_envs = len(self.envs) * len(self.agents)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -108,16 +111,3 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _batch(self, rows: list[Any]) -> Any:
         out: Any = create_empty_array(self.single_observation_space, n=self.num_envs)
         return concatenate(self.single_observation_space, rows, out)
-
-
-def _shared_spaces(env: Any, agents: list[str]) -> tuple[Any, Any]:
-    found = []
-    for kind in ("observation_space", "action_space"):
-        each = {agent: getattr(env, kind)(agent) for agent in agents}
-        if different := [agent for agent in agents if each[agent] != each[agents[0]]]:
-            raise ValueError(
-                f"All agents must have one {kind} to share a policy, but {agents[0]} has {each[agents[0]]} and "
-                f"{different[0]} has {each[different[0]]}."
-            )
-        found.append(each[agents[0]])
-    return found[0], found[1]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.arguments import batch_of_actions, integer, positive_int, shown
-from jaxenvs.checks import action_struct
+from jaxenvs.arguments import integer, positive_int, shown
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, require_environment, struct
-from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep, replace_where
+from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep, mute, replace_where, where
 
 
 @struct
@@ -92,48 +92,9 @@ class Agents(VectorEnv):
 
     def step(self, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
         """Take one step in every environment with the actions of all agents, as VectorEnv does."""
-        self._require_state(state)
-        action = batch_of_actions(action_struct(self.env, self.env_axis), action, self.num_envs)
-        was_out = state.env_states.is_out
-        inner = jax.tree.map(lambda leaf: leaf[:: self.num_agents], state.env_states.inner)
-        stepped = jax.vmap(self._inner.step)(inner, self._apart(action))
-        inner, timestep = self._by_agent(*stepped)
-        timestep = timestep.replace(
-            reward=jnp.where(was_out, 0, timestep.reward),
-            terminated=timestep.terminated & ~was_out,
-            truncated=timestep.truncated & ~was_out,
-        )
-        returns = state.episode_return + timestep.reward
-        lengths = state.episode_length + ~was_out
-        is_out = was_out | timestep.done
-        is_over = jnp.all(self._apart(is_out), axis=1)
-        waiting = jax.tree.map(
-            lambda leaf: jnp.where(_like(is_out, leaf), jnp.zeros_like(leaf), leaf), timestep.observation
-        )
-        mask = timestep.info.get("action_mask")
-        if mask is not None:
-            mask = mask | is_out[:, None]  # of an agent that waits, so that a distribution exists
-        episode = state.episode + jnp.repeat(is_over, self.num_agents)
-        now = AgentState(inner, is_out, mask), waiting, timestep.info
-        env_states, observation, info = self._restarted(is_over, now, state.env_keys, episode)
-        has_ended = timestep.done
-        next_state = state.replace(
-            env_states=env_states,
-            episode=episode,
-            episode_return=jnp.where(has_ended, 0, returns),
-            episode_length=jnp.where(has_ended, 0, lengths),
-        )
-        return next_state, VectorTimeStep(
-            observation=observation,
-            reward=timestep.reward,
-            terminated=timestep.terminated,
-            truncated=timestep.truncated,
-            info=info,
-            final_observation=timestep.observation,
-            final_info=timestep.info,
-            episode_return=returns,
-            episode_length=lengths,
-        )
+        waits = state.env_states.is_out
+        # The step counts one more for every agent, but a step of waiting counts in no episode.
+        return super().step(state.replace(episode_length=state.episode_length - waits), action)
 
     def restart(
         self, state: VectorState, timestep: VectorTimeStep, mask: jax.Array
@@ -153,16 +114,41 @@ class Agents(VectorEnv):
         none_is_out = jnp.zeros(timestep.reward.shape, bool)
         return AgentState(inner, none_is_out, timestep.info.get("action_mask")), timestep
 
-    def _restarted(self, is_over: jax.Array, now: Any, env_keys: jax.Array, episode: jax.Array) -> Any:
-        """Return states, observations and infos of the agents, after restarting the environments that are over."""
+    def _step(self, env_states: Any, action: Any) -> tuple[Any, TimeStep]:
+        inner = jax.tree.map(lambda leaf: leaf[:: self.num_agents], env_states.inner)
+        inner, timestep = self._by_agent(*jax.vmap(self._inner.step)(inner, self._apart(action)))
+        timestep = mute(timestep, env_states.is_out)
+        is_out = env_states.is_out | timestep.done
+        action_mask = timestep.info.get("action_mask")
+        if action_mask is not None:
+            action_mask = action_mask | is_out[:, None]  # of an agent that waits, so that a distribution exists
+        return AgentState(inner, is_out, action_mask), timestep
+
+    def _restart(
+        self, state: VectorState, observation: Any, info: Any, mask: jax.Array
+    ) -> tuple[VectorState, Any, Any]:
+        """Restart the environments all of whose agents are out, and let the other agents that are out wait."""
+        is_out = state.env_states.is_out
+        is_over = jnp.all(self._apart(is_out), axis=1)
+        episode = state.episode + jnp.repeat(is_over, self.num_agents)
 
         def start(_: Any, per_env: Any) -> Any:
             keys, episodes = (leaf.reshape(-1) for leaf in per_env)
             env_states, timestep = self._start(self.env, keys, episodes)
             return self._apart((env_states, timestep.observation, timestep.info))
 
-        given = self._apart(now), self.env, self._apart((env_keys, episode))
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), replace_where(start, is_over, *given))
+        waiting = where(is_out, jax.tree.map(jnp.zeros_like, observation), observation)
+        current = self._apart((state.env_states, waiting, info))
+        replaced = replace_where(start, is_over, current, self.env, self._apart((state.env_keys, episode)))
+        env_states, observation, info = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), replaced)
+        state = state.replace(
+            env_states=env_states,
+            episode=episode,
+            episode_return=jnp.where(mask, 0, state.episode_return),
+            episode_length=jnp.where(mask, 0, state.episode_length),
+            done=jnp.zeros_like(mask),
+        )
+        return state, observation, info
 
     def _apart(self, tree: Any) -> Any:
         """Split the axis of agents: (num_envs, ...) to (environments, num_agents, ...)."""
@@ -183,8 +169,22 @@ def num_agents_of(env: Environment[Any]) -> int | None:
         return None
 
 
-def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:
-    return mask.reshape(mask.shape + (1,) * (leaf.ndim - 1))
+def shared_spaces(
+    observation_spaces: dict[str, Any], action_spaces: dict[str, Any]
+) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Return the observation and the action space that all agents have, from the spaces of each.
+
+    Raises:
+      ValueError: agents have different spaces, so that they cannot share one policy.
+    """
+    for kind, spaces in (("observation_space", observation_spaces), ("action_space", action_spaces)):
+        (first, expected), *others = spaces.items()
+        if different := [agent for agent, space in others if space != expected]:
+            raise ValueError(
+                f"All agents must have one {kind} to share a policy, but {first} has {expected} and {different[0]} has "
+                f"{spaces[different[0]]}."
+            )
+    return next(iter(observation_spaces.values())), next(iter(action_spaces.values()))
 
 
 def _require_agents(env: Environment[Any], num_agents: int) -> TimeStep:

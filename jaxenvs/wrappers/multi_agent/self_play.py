@@ -129,6 +129,19 @@ class Opponents:
         return draw_legal(logits, action_mask, key)
 
 
+def member_to_drop(numbers: Any) -> Any:
+    """Return which member leaves a pool that is full: the one whose neighbors are nearest in time.
+
+    Chance, the newest copy and, if more than two can stay, the first copy are kept. The others stay spread over the
+    whole training.
+
+    Args:
+      numbers: int (n,), n >= 3, how many copies had been made when each member was added, in ascending order.
+    """
+    first = min(2, len(numbers) - 2)
+    return first + (numbers[first + 1 :] - numbers[first - 1 : -2]).argmin()
+
+
 def draw_legal(logits: jax.Array, action_mask: jax.Array, key: jax.Array) -> jax.Array:
     """Draw an action from the logits of legal actions, int32 ()."""
     logits = jnp.broadcast_to(logits, action_mask.shape)
