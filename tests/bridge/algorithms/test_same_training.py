@@ -1,9 +1,14 @@
 """Whole trainings: Stable-Baselines3's own code, made to act as the compiled rollout did, learns the same."""
 
+import copy
 import itertools
 
+import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import sb3_contrib
 import stable_baselines3
 import torch
 from stable_baselines3.common import env_util
@@ -11,6 +16,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
+from bridge.engine.off_policy.compiled_training import compiled_function
+from jaxenvs import learn
+from jaxenvs.learn.off_policy.store.replay import Replay
 from tests.tiers import tiered
 
 N_STEPS, N_ENVS, ITERATIONS = 20, 4, 6
@@ -82,3 +90,93 @@ def test_sb3_that_takes_our_actions_learns_what_we_learn(environments, case, mon
         mine, reference = (getattr(model.env.obs_rms, name) for model in (ours, stock))
         np.testing.assert_allclose(mine, reference, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(ours.env.ret_rms.var, stock.env.ret_rms.var, rtol=1e-4)
+
+
+# --- Off-policy: the batches are ours, too ---------------------------------------------------------------------------
+
+# The store is filled more than twice.
+TOTAL, STARTS = 700, 50
+REPLAY = {"buffer_size": 300, "learning_starts": STARTS, "batch_size": 16, "gamma": 0.9, "seed": 0, "device": "cpu"}
+SMALL = {"policy_kwargs": {"net_arch": [16]}}
+GREEDY = {"exploration_fraction": 0.2, "exploration_final_eps": 0.0, "train_freq": 4, "gradient_steps": 2}
+OFF_POLICY = {
+    "DQN": ("CartPole-v1", SMALL | GREEDY | {"target_update_interval": 32, "learning_rate": 1e-3}),
+    "QRDQN": ("CartPole-v1", SMALL | GREEDY | {"target_update_interval": 32, "learning_rate": 1e-3}),
+    "TD3": ("Pendulum-v1", SMALL | {"target_policy_noise": 0.0}),
+    "SAC": ("Pendulum-v1", SMALL | {"train_freq": 2, "gradient_steps": -1}),
+    "TQC": ("Pendulum-v1", SMALL | {"train_freq": 2}),
+    # Before a BatchRenorm, the gradient of a bias is rounding alone, which Adam would make steps of full length.
+    "CrossQ": (
+        "Pendulum-v1",
+        {
+            "policy_kwargs": {"net_arch": [16], "renorm_warmup_steps": 100, "optimizer_class": torch.optim.SGD},
+            "learning_rate": 1e-3,
+        },
+    ),
+}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The actions and the rows of the batches of compiled trainings, in which SAC's own noise is 0."""
+    drawn, zeros = {"actions": [], "rows": []}, {}
+
+    def record(method, name, what):
+        own = getattr(Replay, method)
+
+        def recorded(*given):
+            result = own(*given)
+            jax.debug.callback(lambda each: drawn[name].append(np.array(each)), what(given, result), ordered=True)
+            return result
+
+        monkeypatch.setattr(Replay, method, recorded)
+
+    record("add", "actions", lambda given, _: given[2])
+    record("draw", "rows", lambda _, result: result[0])
+    for name in ("noise", "exploration_noise"):
+        zeros[name] = getattr(learn.SAC, name)
+        monkeypatch.setattr(
+            learn.SAC, name, lambda *given, name=name: jax.tree.map(jnp.zeros_like, zeros[name](*given))
+        )
+    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: torch.zeros(shape))
+    compiled_function.cache_clear()
+    yield drawn
+    compiled_function.cache_clear()
+
+
+def make_off_policy(package, name):
+    env_id, settings = OFF_POLICY[name]
+    env = bridge.make_vec_env(env_id, 1, seed=0, env_kwargs={"max_episode_steps": 30})
+    return getattr(package, name)("MlpPolicy", env, **{**REPLAY, **copy.deepcopy(settings)})
+
+
+@pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN", "SAC"))
+def test_sb3_that_takes_our_actions_and_batches_learns_what_we_learn(name, drawn, monkeypatch):
+    package = stable_baselines3 if hasattr(stable_baselines3, name) else sb3_contrib
+    ours, stock = (make_off_policy(each, name) for each in (bridge, package))
+    stock.set_parameters(ours.get_parameters())
+    # Without a callback, so that collecting and updating are one compiled function.
+    ours.learn(TOTAL)
+    assert not ours.plan.reasons
+    actions, rows, agree = iter(drawn["actions"]), iter(drawn["rows"]), []
+    is_box = isinstance(stock.action_space, gymnasium.spaces.Box)
+
+    def act_alike(learning_starts, action_noise=None, n_envs=1):
+        stored = next(actions)
+        action = stock.policy.unscale_action(stored) if is_box else stored
+        if stock.num_timesteps >= TOTAL / 2:  # where nothing is random
+            own, _ = stock.predict(stock._last_obs, deterministic=True)
+            agree.append(np.abs(own - action).max() < 2e-2)
+        return action, stored
+
+    monkeypatch.setattr(stock, "_sample_action", act_alike)
+    monkeypatch.setattr(
+        stock.replay_buffer, "sample", lambda count, env=None: stock.replay_buffer._get_samples(next(rows), env)
+    )
+    stock.learn(TOTAL)
+
+    assert next(actions, None) is next(rows, None) is None
+    assert ours._n_updates == stock._n_updates > 300
+    assert np.mean(agree) > 0.99
+    for part, tensor in stock.policy.state_dict().items():
+        np.testing.assert_allclose(ours.policy.state_dict()[part], tensor, rtol=1e-3, atol=1e-4, err_msg=part)
