@@ -254,7 +254,8 @@ def main(argv: list[str] | None = None) -> None:
         if side in options.sides and seed < TASKS[name].seeds
     ]
     if options.done:
-        runs = [run for run in read(path) if run.name in names and run.side in options.sides]
+        found = (run for run in read(path) if run.name in names and run.side in options.sides)
+        runs = [run for run in found if run.total_timesteps == run.task.timesteps]
     report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES)
     records = train_all(runs, path, options.processes)
 
