@@ -214,7 +214,7 @@ def verdict(low: float, high: float, margin: float) -> str:
 def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the table row of a side, beside stock SB3's trainings."""
     mine, theirs = ([record["mean_return"] for record in records] for records in (ours, stock))
-    row: dict[str, Any] = {"task": name, "side": side, "steps": f"{TASKS[name].timesteps:,}", "seeds": len(mine)}
+    row: dict[str, Any] = {"task": name, "side": side, "steps": f"{ours[0]['total_timesteps']:,}", "seeds": len(mine)}
     row["stock's_seeds"] = len(theirs)
     row |= {"IQM": float(iqm(mine)), "stock's_IQM": float(iqm(theirs)) if theirs else None}
     row |= {"difference": None, "margin": TASKS[name].margin, "verdict": None}
