@@ -35,7 +35,7 @@ from bridge.host_env.makers import Made, env_fn, maker
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.host_env.vectorized import make_vectorized
-from bridge.self_play.games import SELF, with_opponent
+from bridge.self_play.policy_pools import SELF, with_opponent
 from bridge.self_play.self_play_callback import SelfPlayCallback
 from bridge.vec_env.argument_checks import vec_monitor_kwargs
 from bridge.vec_env.jax_vec_env import JaxVecEnv

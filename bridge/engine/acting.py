@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ from bridge.translate.policies.off_policy_networks import (
     ExportedQNetwork,
     ExportedTD3Actor,
 )
-from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Recalled, Rollout
 from jaxenvs.learn.interfaces import Observation
@@ -58,14 +56,11 @@ class Actor:
         addresses = [parameter.data_ptr() for parameter in self._parameters]
         if self._is_shared and addresses == self._addresses:
             return
-        shapes = dict(self.network.module.inputs)
+        module = self.network.module
         if not all(is_where_jax_computes(parameter) for parameter in self._parameters):
-            parts = np.split(read_parameters(self._parameters), np.cumsum([math.prod(s) for s in shapes.values()])[:-1])
-            self.params: dict[str, np.ndarray] | dict[str, jax.Array] = {
-                name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
-            }
+            self.params: dict[str, np.ndarray] | dict[str, jax.Array] = module.read(self._parameters)
             return
-        shared = {name: to_jax(parameter) for name, parameter in zip(shapes, self._parameters, strict=True)}
+        shared = {name: to_jax(tensor) for (name, _), tensor in zip(module.inputs, self._parameters, strict=True)}
         self.params = shared
         self._addresses = addresses
         # On a GPU, PyTorch and JAX see each other's writes only when an array is passed from one to the other.

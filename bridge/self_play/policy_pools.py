@@ -18,13 +18,13 @@ from bridge.contrib import is_recurrent
 from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.policies.off_policy import acting_tensors, export_acting
-from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs import Environment
 from jaxenvs.arguments import shown
 from jaxenvs.compilation import compiler_options
 from jaxenvs.wrappers import Opponents, SelfPlay
+from jaxenvs.wrappers.multi_agent.self_play import num_players_of
 
-RANDOM = "random"
+SELF, RANDOM = "self", "random"
 # Games that are longer count as draws, as games that never end would.
 MOST_MOVES = 10_000
 
@@ -71,12 +71,7 @@ def logits_and_parameters(player: Any) -> tuple[PolicyLogits, dict[str, np.ndarr
 
 def parameters_of(policy: Any, network: ExportedPolicy) -> dict[str, np.ndarray]:
     """Return the parameters of a policy by name, on the host."""
-    vector, named, start = read_parameters(acting_tensors(policy, network)), {}, 0
-    for name, shape in network.module.inputs:
-        size = int(np.prod(shape))
-        named[name] = vector[start : start + size].reshape(shape)
-        start += size
-    return named
+    return network.module.read(acting_tensors(policy, network))
 
 
 def load_policy(path: str | os.PathLike[str]) -> BasePolicy:
@@ -132,27 +127,42 @@ def pool_of(policy: PolicyLogits, members: Sequence[dict[str, np.ndarray] | None
     return Opponents.of(policy, given, weights, [each is None for each in members])
 
 
-def opponents_of(opponent: Any) -> Opponents:
-    """Return the pool that the argument `opponent` of `make_vec_env` means.
+def with_opponent(env: Environment[Any], opponent: Any) -> Environment[Any]:
+    """Return a game as an environment of one player, and any other environment unchanged.
 
     Args:
-      opponent: "random"; an Opponents; the path of a zip, a model or a policy; or a list of these, with "random".
+      opponent: as for `make_vec_env`: None; "self", which moves at random until SelfPlayCallback puts copies of the
+        learner there; "random"; an Opponents; the path of a zip, a model or a policy; or a list of these, with
+        "random".
 
     Raises:
-      ValueError: policies have different architectures.
+      ValueError: a game needs an opponent and has none, or the environment has one player, or policies have different
+        architectures.
     """
+    num_players, name = num_players_of(env), type(env.unwrapped).__name__
+    if opponent is None:
+        if num_players > 1 and not isinstance(env, SelfPlay):
+            raise ValueError(
+                f"{name} is a game of {num_players} players, so it needs an opponent. Pass opponent='self', "
+                "opponent='random', or the path of a zip."
+            )
+        return env
+    if num_players < 2 or isinstance(env, SelfPlay):
+        raise ValueError(
+            f"opponent must be None for an environment of one player, such as {name}, got {shown(opponent)}."
+        )
     if isinstance(opponent, Opponents):
-        return opponent
+        return SelfPlay(env, opponent)
     several = list(opponent) if isinstance(opponent, list | tuple) else [opponent]
     if not several:
         raise ValueError("opponent must name at least one player, got an empty list.")
-    pools, _ = pools_of(several)
+    pools, _ = pools_of([RANDOM if isinstance(opponent, str) and opponent == SELF else each for each in several])
     if len(pools) > 1:
         raise ValueError(
             f"opponent must be policies of one architecture, because all are one stacked network, got {len(pools)} "
             "architectures."
         )
-    return pools[0]
+    return SelfPlay(env, pools[0])
 
 
 @functools.cache

@@ -62,6 +62,12 @@ class ExportedModule:
         """Return all parameters by name, in PyTorch's layout, from one vector. The statistics may follow them there."""
         return unravel(self.parameters if vector.shape == (self.num_parameters,) else self.inputs, vector)
 
+    def read(self, tensors: Iterable[torch.Tensor]) -> dict[str, np.ndarray]:
+        """Return copies of all `inputs` by name, from tensors in their order."""
+        ends = np.cumsum([math.prod(shape) for _, shape in self.inputs])
+        parts = np.split(read_parameters(tensors), ends[:-1])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.inputs, parts, strict=True)}
+
     def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: object, **options: Any) -> Any:
         """Return what `module(*inputs)` returns for a batch: an array, or a tuple of arrays.
 
