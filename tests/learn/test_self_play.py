@@ -69,7 +69,7 @@ def test_it_learns_to_beat_chance():
         return jax.lax.while_loop(lambda carry: ~carry[1].done, step, (state, timestep, timestep.reward))[2]
 
     returns = jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(1), 1000))
-    assert returns.mean() > 0.8
+    assert returns.mean() > 0.6  # 0.69 to 0.85 with twelve seeds
 
 
 @pytest.mark.parametrize(
