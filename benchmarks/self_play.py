@@ -45,7 +45,7 @@ SPREAD_ENVS, AGENTS = 16, 3
 IPPO = {"n_steps": 128, "batch_size": 1536, "n_epochs": 4, "learning_rate": 2.5e-4, "ent_coef": 0.01}
 IPPO_ITERATIONS = 10_000_000 // (SPREAD_ENVS * 128)
 EPISODES = 1000
-RUNS = CHECKOUT / "runs" / "self_play"
+RUNS, PICTURES = CHECKOUT / "runs" / "self_play", CHECKOUT / "docs" / "self-play"
 GAMES = 2000
 # The standard error of a score of 2,000 games is 0.004 where it is 0.97.
 FORGOTTEN = 0.01
@@ -226,6 +226,15 @@ def trained(opponent: str, seed: int, milestones: list[int]) -> list[Path]:
     return list(paths.values())
 
 
+def show(result: bridge.Tournament, agent: Path, earlier: Path) -> None:
+    """Draw a tournament, and record three games of an agent against an earlier one, for docs/self-play.md."""
+    PICTURES.mkdir(exist_ok=True)
+    bridge.plot_tournament(result).figure.savefig(PICTURES / "tournament.svg")
+    env = bridge.make_vec_env(GAME, 1, seed=1, opponent=earlier)
+    model = bridge.MaskablePPO.load(agent)
+    bridge.record(model, PICTURES / "game.gif", env=env, n_episodes=3, deterministic=False)
+
+
 def bench_learning(report: Report, options: Any) -> None:
     """Train by self-play and against chance for as many steps, and let all milestones play each other."""
     total = options.timesteps
@@ -245,6 +254,8 @@ def bench_learning(report: Report, options: Any) -> None:
             for steps, row in zip(milestones, scores)
         ]
         report.add("learning", [{**row, names[2]: None} if row is table[0] else row for row in table])
+        if seed == 0 and not options.quick:
+            show(result, selves[-1], selves[0])
         gained, least = scores[-1, 0] - scores[0, 0], min(scores[-1, 2:-1])
         last.append({**table[-1], "gained": float(gained), "least": float(least)})  # type: ignore[dict-item]
     bars = (

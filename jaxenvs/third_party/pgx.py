@@ -18,7 +18,10 @@ from jaxenvs.third_party.precision import in_32_bits
 
 # Games whose first two planes of an observation are the stones of the player to move and of the other one.
 BOARDS = ("connect_four", "go_9x9", "go_19x19", "othello", "tic_tac_toe")
-BOARD_COLOURS = np.array([(226, 222, 210), (40, 90, 170), (210, 60, 50)], np.uint8)
+# Tiles of an empty cell, and of the first and the second player's stones.
+IS_STONE = np.hypot(*np.mgrid[-28:29, -28:29])[None, ..., None] < 25
+COLOURS = np.array([(236, 233, 224), (40, 90, 170), (210, 60, 50)])[:, None, None]
+CELLS = np.where(IS_STONE, COLOURS, (190, 182, 160)).astype(np.uint8)
 
 
 @environment
@@ -75,7 +78,8 @@ class PgxEnvironment(ThirdPartyEnvironment):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        return 400, 400
+        rows, columns = (self.observation_space.shape or (1, 1))[:2] if self._is_board else (1, 1)
+        return 400 * rows // columns, 400
 
     def draw(self, state: ThirdPartyState, height: int, width: int) -> jax.Array:
         """Draw a game of MinAtar, or stones on a board; other games have only vector graphics in pgx."""
@@ -83,7 +87,7 @@ class PgxEnvironment(ThirdPartyEnvironment):
             own, other = state.inner.observation[..., 0], state.inner.observation[..., 1]
             player = state.inner.current_player
             cells = jnp.where(own, 1 + player, jnp.where(other, 2 - player, 0))
-            return draw_tiles(cells, BOARD_COLOURS, height, width)
+            return draw_tiles(cells, CELLS, height, width)
         if not self._is_minatar:
             return super().draw(state, height, width)
         channels = state.inner.observation
