@@ -92,6 +92,7 @@ class Agents(VectorEnv):
 
     def step(self, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
         """Take one step in every environment with the actions of all agents, as VectorEnv does."""
+        self._require_state(state)
         waits = state.env_states.is_out
         # The step counts one more for every agent, but a step of waiting counts in no episode.
         return super().step(state.replace(episode_length=state.episode_length - waits), action)
