@@ -67,7 +67,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentIn
         raise _unknown(env_id, error) from error
     except Exception as error:  # of any kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
-        is_absent = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        is_absent = isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError)
         hint = ". Or, as EnvPool has it, add --backend native." if is_absent and _pool_has(env_id) else ""
         raise UserError(f"{env_id} cannot be made{given}: {cli.described(error)}{hint}") from error
     if isinstance(made, Environment):
