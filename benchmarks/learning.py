@@ -9,6 +9,7 @@ table of what is there.
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import copy
 import dataclasses
@@ -58,7 +59,8 @@ NOTES = [
     "best agents that are known; better or worse if it does not and excludes 0; not worse if it only lies above minus "
     "the margin; else not shown. With three seeds or fewer, no interval is made.",
     "CPU seconds: the time that the process computed for the training, with compilation and without imports and "
-    "evaluation, on one PyTorch thread; median over the seeds. Other load on the machine changes it little.",
+    "evaluation, on one PyTorch thread; median over the seeds. Other load on the machine changes it little. If the "
+    "trainings of a row were made on several machines, the CPU seconds are of the machine that made most of them.",
     "without velocities: both velocities are 0, as in the Zoo's MaskVelocityWrapper. PPO has its settings for "
     "CartPole-v1.",
     "BitFlipping: an action flips one of 15 bits. The return is the share of episodes that succeed within 15 steps.",
@@ -94,14 +96,14 @@ class Run:
 
 
 def train(run: Run) -> dict[str, Any]:
-    """Train and evaluate. Return the run's fields, the `mean_return` and the `cpu_seconds` of the training."""
+    """Train and evaluate. Return the run's fields, the `mean_return`, the training's `cpu_seconds`, and the `cpu`."""
     torch.set_num_threads(1)
     model = make_model(run)
     began = time.process_time()
     model.learn(run.total_timesteps)
     seconds = time.process_time() - began
     result = mean_return(model, make_evaluation(run), EPISODES, run.task.success_above)
-    return dataclasses.asdict(run) | {"mean_return": result, "cpu_seconds": seconds}
+    return dataclasses.asdict(run) | {"mean_return": result, "cpu_seconds": seconds, "cpu": common.machine()["cpu"]}
 
 
 def make_model(run: Run) -> BaseAlgorithm:
@@ -222,8 +224,10 @@ def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict
         low, high = interval(mine, theirs)
         row["difference"] = f"{iqm(mine) - iqm(theirs):.3g} ({low:.3g} to {high:.3g})"
         row["verdict"] = verdict(low, high, TASKS[name].margin)
+    ((cpu, _),) = collections.Counter(record["cpu"] for record in [*ours, *stock]).most_common(1)
     for column, records in (("CPU_seconds", ours), ("stock's_CPU_seconds", stock)):
-        row[column] = statistics.median(record["cpu_seconds"] for record in records) if records else None
+        seconds = [record["cpu_seconds"] for record in records if record["cpu"] == cpu]
+        row[column] = statistics.median(seconds) if seconds else None
     for column, returns in (("returns", mine), ("stock's_returns", theirs)):
         row[column] = " ".join(f"{value:.3g}" for value in sorted(returns))
     return row
@@ -256,8 +260,9 @@ def main(argv: list[str] | None = None) -> None:
     if options.done:
         found = (run for run in read(path) if run.name in names and run.side in options.sides)
         runs = [run for run in found if run.total_timesteps == run.task.timesteps]
-    report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES)
     records = train_all(runs, path, options.processes)
+    machines = ", ".join(sorted({record["cpu"] for record in records}))
+    report = common.Report("learning", {"processes": options.processes, "quick": quick, "machines": machines}, NOTES)
 
     def of(name: str, side: str) -> list[dict[str, Any]]:
         return [record for run, record in zip(runs, records) if (run.name, run.side) == (name, side)]

@@ -80,8 +80,8 @@ _LEARNING = (
     "`equal` if the whole interval is within the tolerance, `not worse` if only the upper end of the interval exceeds "
     "the tolerance, and `not shown` if there are too few seeds to say. The plot shows the CPU time "
     "of a whole training. If SB3's own code gets the actions and the batches of a compiled training, it ends with the "
-    "same weights: tests/bridge/algorithms/test_same_training.py shows this for PPO, DQN, QR-DQN, TD3, SAC, TQC and "
-    "CrossQ."
+    "same weights: tests/bridge/algorithms/test_same_training.py shows this for PPO, A2C, DQN, QR-DQN, TD3, SAC, TQC "
+    "and CrossQ."
 )
 _STEPPING = (
     "The upper plot shows steps of a VecEnv from Python, as SB3 calls it: one call per step, with NumPy arrays as "

@@ -46,7 +46,7 @@ def test_all_sides_of_a_task_have_the_same_settings(name):
 
 def record(seed, mean_return, side=OURS):
     run = {"name": "ppo CartPole-v1", "side": side, "seed": seed, "total_timesteps": 100}
-    return run | {"mean_return": mean_return, "cpu_seconds": 2.0}
+    return run | {"mean_return": mean_return, "cpu_seconds": 2.0, "cpu": "one"}
 
 
 def test_trainings_that_are_done_are_not_done_again(tmp_path):
@@ -87,6 +87,9 @@ def test_a_row_has_both_sides_and_a_verdict():
     assert (row["IQM"], row["stock's_IQM"], row["stock's_CPU_seconds"]) == (500, None, None)
     row = learning.summarize("ppo CartPole-v1", GYMNASIUM, ours, stock)
     assert (row["IQM"], row["stock's_IQM"], row["verdict"], row["difference"]) == (500, 480, None, None)
+    assert (row["CPU_seconds"], row["stock's_CPU_seconds"]) == (2, 2)
+    elsewhere = [{**each, "cpu": "two", "cpu_seconds": 9.0} for each in ours[:3]]
+    row = learning.summarize("ppo CartPole-v1", OURS, [*elsewhere, *ours[3:]], stock * 4)
     assert (row["CPU_seconds"], row["stock's_CPU_seconds"]) == (2, 2)
     row = learning.summarize("ppo CartPole-v1", OURS, ours, stock * 4)
     assert (row["seeds"], row["stock's_seeds"], row["verdict"]) == (5, 4, "equal")

@@ -22,14 +22,15 @@ from jaxenvs.learn.off_policy.store.replay import Replay
 from tests.tiers import tiered
 
 N_STEPS, N_ENVS, ITERATIONS = 20, 4, 6
+SETTINGS = {"n_steps": N_STEPS, "gamma": 0.9, "seed": 0}
 # An order of minibatches does not matter where there is one.
-SETTINGS = {"n_steps": N_STEPS, "batch_size": N_STEPS * N_ENVS, "n_epochs": 3, "gamma": 0.9, "seed": 0}
+PPO = {"batch_size": N_STEPS * N_ENVS, "n_epochs": 3}
 
 
-def make(package, env_id, settings, make_vec_env):
+def make(package, algorithm, env_id, settings, make_vec_env):
     # Ends of both kinds: in 12 steps some poles fall and some do not.
     env = make_vec_env(env_id, N_ENVS, seed=0, env_kwargs={"max_episode_steps": 12})
-    return package.PPO("MlpPolicy", VecNormalize(env, gamma=0.9), **SETTINGS, **settings)
+    return getattr(package, algorithm)("MlpPolicy", VecNormalize(env, gamma=0.9), **SETTINGS, **settings)
 
 
 class Rollouts(BaseCallback):
@@ -47,9 +48,10 @@ class Rollouts(BaseCallback):
 
 
 CASES = {
-    "discrete": ("CartPole-v1", {"ent_coef": 0.01}),
-    "box": ("Pendulum-v1", {}),
-    "state-dependent": ("Pendulum-v1", {"use_sde": True}),
+    "discrete": ("PPO", "CartPole-v1", PPO | {"ent_coef": 0.01}),
+    "box": ("PPO", "Pendulum-v1", PPO),
+    "state-dependent": ("PPO", "Pendulum-v1", PPO | {"use_sde": True}),
+    "A2C": ("A2C", "CartPole-v1", {}),
 }
 
 
@@ -61,9 +63,8 @@ CASES = {
     ),
 )
 def test_sb3_that_takes_our_actions_learns_what_we_learn(environments, case, monkeypatch):
-    env_id, settings = CASES[case]
     make_vec_env = bridge.make_vec_env if environments == "JAX's" else env_util.make_vec_env
-    ours, stock = (make(package, env_id, settings, make_vec_env) for package in (bridge, stable_baselines3))
+    ours, stock = (make(package, *CASES[case], make_vec_env) for package in (bridge, stable_baselines3))
     assert ours.plan.collects if environments == "JAX's" else ours.plan.actor is not None
     stock.set_parameters(ours.get_parameters())
     ours_seen, stock_seen = Rollouts(), Rollouts()
