@@ -47,8 +47,8 @@ def learning(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Return CPU seconds of a whole training, by task and side, where both sides have them."""
     found = {}
     for row in results["learning"]["tables"]["learning"]:
-        if row["side"] == "bridge" and row["stock's_CPU_seconds"] is not None:
-            seconds = {"bridge": row["CPU_seconds"], "stock SB3": row["stock's_CPU_seconds"]}
+        seconds = {"bridge": row["CPU_seconds"], "stock SB3": row["stock's_CPU_seconds"]}
+        if row["side"] == "bridge" and None not in seconds.values():
             found[row["task"]] = {side: _digits(value) for side, value in seconds.items()}
     return found
 
