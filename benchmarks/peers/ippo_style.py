@@ -12,10 +12,8 @@ It answers commands as `worker` does:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
-import sys
 import time
 from typing import Any
 
@@ -26,15 +24,14 @@ import optax
 from benchmarks.peers.purejaxrl_style import ActorCritic, training_functions
 from benchmarks.peers.worker import Setting, answer
 
-with contextlib.redirect_stdout(sys.stderr):  # the import prints, and answers go to the standard output
-    import jaxmarl
-
 PACKAGES = ("jaxmarl", "flax", "optax", "jax")
 
 
 @functools.cache
 def make() -> Any:
     """Make the environment, which cannot be done while a function is traced."""
+    import jaxmarl  # here, because the import prints, which `answer` redirects
+
     return jaxmarl.make("MPE_simple_spread_v3")
 
 
