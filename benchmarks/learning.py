@@ -160,7 +160,8 @@ def read(records: Path) -> dict[Run, dict[str, Any]]:
     """Return the trainings that have ended."""
     if not records.exists():
         return {}
-    found = map(json.loads, records.read_text().splitlines())
+    # Earlier versions did not record the CPU.
+    found = ({"cpu": "unknown"} | json.loads(line) for line in records.read_text().splitlines())
     return {Run(**{field.name: record[field.name] for field in dataclasses.fields(Run)}): record for record in found}
 
 
@@ -260,9 +261,9 @@ def main(argv: list[str] | None = None) -> None:
     if options.done:
         found = (run for run in read(path) if run.name in names and run.side in options.sides)
         runs = [run for run in found if run.total_timesteps == run.task.timesteps]
+    report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES)
     records = train_all(runs, path, options.processes)
-    machines = ", ".join(sorted({record["cpu"] for record in records}))
-    report = common.Report("learning", {"processes": options.processes, "quick": quick, "machines": machines}, NOTES)
+    report.content["settings"]["machines"] = ", ".join(sorted({record["cpu"] for record in records}))
 
     def of(name: str, side: str) -> list[dict[str, Any]]:
         return [record for run, record in zip(runs, records) if (run.name, run.side) == (name, side)]

@@ -25,7 +25,8 @@ class SelfPlayResult:
     Attributes:
       state: the final state of the training.
       metrics: the metrics that `advance` returns, one row for each iteration.
-      opponents: the final pool: chance, and copies of the learner, the oldest first.
+      opponents: the final pool: chance, and copies of the learner, the oldest first. Places without a copy have the
+        weight 0.
     """
 
     state: TrainingState

@@ -53,9 +53,12 @@ def test_trainings_that_are_done_are_not_done_again(tmp_path):
     path = tmp_path / "learning.jsonl"
     records = [record(seed, 500.0) for seed in range(2)]
     path.write_text("".join(json.dumps(each) + "\n" for each in records))
+    assert [each["cpu"] for each in learning.read(path).values()] == ["one", "one"]
     runs = [Run("ppo CartPole-v1", OURS, seed, 100) for seed in (1, 0)]
     assert learning.train_all(runs, path, processes=1) == records[::-1]
     assert len(path.read_text().splitlines()) == 2
+    path.write_text(json.dumps({name: value for name, value in records[0].items() if name != "cpu"}))
+    assert [each["cpu"] for each in learning.read(path).values()] == ["unknown"]
 
 
 @pytest.mark.parametrize(
