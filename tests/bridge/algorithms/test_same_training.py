@@ -19,6 +19,7 @@ import bridge
 from bridge.engine.off_policy.compiled_training import compiled_function
 from jaxenvs import learn
 from jaxenvs.learn.off_policy.store.replay import Replay
+from jaxenvs.learn.on_policy import recurrent_ppo
 from tests.tiers import tiered
 
 N_STEPS, N_ENVS, ITERATIONS = 20, 4, 6
@@ -27,10 +28,18 @@ SETTINGS = {"n_steps": N_STEPS, "gamma": 0.9, "seed": 0}
 PPO = {"batch_size": N_STEPS * N_ENVS, "n_epochs": 3}
 
 
+# Where each epoch of RecurrentPPO begins, from which its two minibatches follow. No other test has memories of 7, so
+# that none gets the functions that are compiled with these.
+BEGINS = (7, 33, 50)
+RECURRENT = {"batch_size": N_STEPS * N_ENVS // 2, "n_epochs": len(BEGINS), "policy_kwargs": {"lstm_hidden_size": 7}}
+
+
 def make(package, algorithm, env_id, settings, make_vec_env):
     # Ends of both kinds: in 12 steps some poles fall and some do not.
     env = make_vec_env(env_id, N_ENVS, seed=0, env_kwargs={"max_episode_steps": 12})
-    return getattr(package, algorithm)("MlpPolicy", VecNormalize(env, gamma=0.9), **SETTINGS, **settings)
+    policy = "MlpLstmPolicy" if algorithm == "RecurrentPPO" else "MlpPolicy"
+    settings = SETTINGS | copy.deepcopy(settings)
+    return getattr(package, algorithm)(policy, VecNormalize(env, gamma=0.9), **settings)
 
 
 class Rollouts(BaseCallback):
@@ -52,7 +61,18 @@ CASES = {
     "box": ("PPO", "Pendulum-v1", PPO),
     "state-dependent": ("PPO", "Pendulum-v1", PPO | {"use_sde": True}),
     "A2C": ("A2C", "CartPole-v1", {}),
+    "recurrent": ("RecurrentPPO", "CartPole-v1", RECURRENT),
 }
+
+
+@pytest.fixture
+def begins(monkeypatch):
+    """Let each epoch of RecurrentPPO, compiled or not, begin where BEGINS says."""
+    drawn = itertools.cycle(BEGINS)
+    monkeypatch.setattr(
+        learn.RecurrentPPO, "_orders", lambda self, key, *shape: recurrent_ppo.in_rows(jnp.array(BEGINS), *shape)
+    )
+    monkeypatch.setattr("sb3_contrib.common.recurrent.buffers.np.random.randint", lambda size: next(drawn))
 
 
 @pytest.mark.parametrize(
@@ -62,20 +82,26 @@ CASES = {
         *(("JAX's", "discrete"), ("Gymnasium's", "box")),
     ),
 )
-def test_sb3_that_takes_our_actions_learns_what_we_learn(environments, case, monkeypatch):
+def test_sb3_that_takes_our_actions_learns_what_we_learn(environments, case, begins, monkeypatch):
     make_vec_env = bridge.make_vec_env if environments == "JAX's" else env_util.make_vec_env
-    ours, stock = (make(package, *CASES[case], make_vec_env) for package in (bridge, stable_baselines3))
+    package = sb3_contrib if case == "recurrent" else stable_baselines3
+    ours, stock = (make(each, *CASES[case], make_vec_env) for each in (bridge, package))
     assert ours.plan.collects if environments == "JAX's" else ours.plan.actor is not None
     stock.set_parameters(ours.get_parameters())
     ours_seen, stock_seen = Rollouts(), Rollouts()
     ours.learn(ITERATIONS * N_STEPS * N_ENVS, ours_seen)
     actions = iter(action for rollout in ours_seen.seen for action in rollout["actions"])
+    forward = stock.policy.forward
 
-    def act_alike(observation):
+    def act_alike(observation, *memory):
         # The first versions of SB3 that are supported keep all actions as float32.
         action = torch.tensor(next(actions).astype(stock.action_space.dtype)).reshape(N_ENVS, *stock.action_space.shape)
-        values, log_prob, _ = stock.policy.evaluate_actions(observation, action)
-        return action, values, log_prob
+        if not memory:
+            values, log_prob, _ = stock.policy.evaluate_actions(observation, action)
+            return action, values, log_prob
+        _, values, _, remembered = forward(observation, *memory)
+        distribution, _ = stock.policy.get_distribution(observation, memory[0].pi, memory[1])
+        return action, values, distribution.log_prob(action), remembered
 
     monkeypatch.setattr(stock.policy, "forward", act_alike)
     stock.learn(ITERATIONS * N_STEPS * N_ENVS, stock_seen)
