@@ -3,8 +3,11 @@
     python -m benchmarks.learning [--tasks "sac Pendulum-v1" ...] [--seeds 10] [--done] [--quick]
 
 learning_tasks.py has the tasks. Each training is a separate process. Trainings that have ended are kept in
-runs/learning.jsonl, so an interrupted run continues where it was. Without that file, it starts anew. --done makes the
-table of what is there.
+results/learning.jsonl, so a run makes only those that are missing; with another file as --records, it starts anew.
+--done makes the table of what is there.
+
+Of the first 320 trainings, only the table was kept: the file has their returns with three digits, seeds in the order of
+the returns, and the row's median or null as CPU seconds.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from bridge.app.tuned import TUNED
 
 ENVS, EPISODES = 20, 100
 QUICK_TIMESTEPS = 1024
-RECORDS = Path(__file__).parent.parent / "runs" / "learning.jsonl"
+RECORDS = common.RESULTS / "learning.jsonl"
 
 NOTES = [
     "All sides have the same hyperparameters, which are RL Baselines3 Zoo's (bridge/app/tuned.toml); "
@@ -160,8 +163,7 @@ def read(records: Path) -> dict[Run, dict[str, Any]]:
     """Return the trainings that have ended."""
     if not records.exists():
         return {}
-    # Earlier versions did not record the CPU.
-    found = ({"cpu": "unknown"} | json.loads(line) for line in records.read_text().splitlines())
+    found = (json.loads(line) for line in records.read_text().splitlines())
     return {Run(**{field.name: record[field.name] for field in dataclasses.fields(Run)}): record for record in found}
 
 
@@ -228,6 +230,7 @@ def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict
     ((cpu, _),) = collections.Counter(record["cpu"] for record in [*ours, *stock]).most_common(1)
     for column, records in (("CPU_seconds", ours), ("stock's_CPU_seconds", stock)):
         seconds = [record["cpu_seconds"] for record in records if record["cpu"] == cpu]
+        seconds = [each for each in seconds if each is not None]
         row[column] = statistics.median(seconds) if seconds else None
     for column, returns in (("returns", mine), ("stock's_returns", theirs)):
         row[column] = " ".join(f"{value:.3g}" for value in sorted(returns))
@@ -241,7 +244,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, help="at most so many a side; default: each task's; quick: 1")
     parser.add_argument("--processes", type=int, default=common.cores(), help="trainings at once; default: the cores")
     parser.add_argument("--done", action="store_true", help="train nothing: the table of what is done")
-    parser.add_argument("--records", type=Path, help="default runs/learning.jsonl; quick: forgotten afterwards")
+    parser.add_argument("--records", type=Path, help="default results/learning.jsonl; quick: forgotten afterwards")
     options = parser.options(argv)
     quick = options.quick
     names = options.tasks or list(TASKS)[: 1 if quick else None]
