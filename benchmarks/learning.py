@@ -216,6 +216,11 @@ def verdict(low: float, high: float, margin: float) -> str:
     return "not worse" if low >= -margin else "not shown"
 
 
+def short(value: float) -> str:
+    """Return a number with three digits, and without an exponent."""
+    return f"{float(f'{value:.3g}'):,g}"
+
+
 def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the table row of a side, beside stock SB3's trainings."""
     mine, theirs = ([record["mean_return"] for record in records] for records in (ours, stock))
@@ -225,7 +230,7 @@ def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict
     row |= {"difference": None, "margin": TASKS[name].margin, "verdict": None}
     if min(len(mine), len(theirs)) > 3:
         low, high = interval(mine, theirs)
-        row["difference"] = f"{iqm(mine) - iqm(theirs):.3g} ({low:.3g} to {high:.3g})"
+        row["difference"] = f"{short(iqm(mine) - iqm(theirs))} ({short(low)} to {short(high)})"
         row["verdict"] = verdict(low, high, TASKS[name].margin)
     ((cpu, _),) = collections.Counter(record["cpu"] for record in [*ours, *stock]).most_common(1)
     for column, records in (("CPU_seconds", ours), ("stock's_CPU_seconds", stock)):
@@ -233,7 +238,7 @@ def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict
         seconds = [each for each in seconds if each is not None]
         row[column] = statistics.median(seconds) if seconds else None
     for column, returns in (("returns", mine), ("stock's_returns", theirs)):
-        row[column] = " ".join(f"{value:.3g}" for value in sorted(returns))
+        row[column] = " ".join(map(short, sorted(returns)))
     return row
 
 

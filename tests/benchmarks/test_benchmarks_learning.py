@@ -98,6 +98,12 @@ def test_a_row_has_both_sides_and_a_verdict():
     row = learning.summarize("ppo CartPole-v1", OURS, ours, stock * 4)
     assert (row["seeds"], row["stock's_seeds"], row["verdict"]) == (5, 4, "equal")
     assert row["difference"] == "20 (20 to 20)"
+    assert [learning.short(value) for value in (5023.4, -0.4667, -138.96, 0.006667)] == [
+        "5,020",
+        "-0.467",
+        "-139",
+        "0.00667",
+    ]
 
 
 @pytest.mark.thorough
