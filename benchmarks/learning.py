@@ -234,8 +234,8 @@ def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict
         row["verdict"] = verdict(low, high, TASKS[name].margin)
     ((cpu, _),) = collections.Counter(record["cpu"] for record in [*ours, *stock]).most_common(1)
     for column, records in (("CPU_seconds", ours), ("stock's_CPU_seconds", stock)):
-        seconds = [record["cpu_seconds"] for record in records if record["cpu"] == cpu]
-        seconds = [each for each in seconds if each is not None]
+        known = (record["cpu_seconds"] for record in records if record["cpu"] == cpu)
+        seconds = [each for each in known if each is not None]
         row[column] = statistics.median(seconds) if seconds else None
     for column, returns in (("returns", mine), ("stock's_returns", theirs)):
         row[column] = " ".join(map(short, sorted(returns)))

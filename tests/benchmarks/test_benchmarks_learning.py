@@ -91,19 +91,14 @@ def test_a_row_has_both_sides_and_a_verdict():
     elsewhere = [{**each, "cpu": "two", "cpu_seconds": 9.0} for each in ours[:3]]
     row = learning.summarize("ppo CartPole-v1", OURS, [*elsewhere, *ours[3:]], stock * 4)
     assert (row["CPU_seconds"], row["stock's_CPU_seconds"]) == (2, 2)
-    row = learning.summarize(
-        "ppo CartPole-v1", OURS, [{**each, "cpu_seconds": None} for each in ours[:3]] + ours, stock
-    )
+    of_a_table = {**ours[0], "cpu_seconds": None}
+    row = learning.summarize("ppo CartPole-v1", OURS, [of_a_table, *ours], stock)
     assert row["CPU_seconds"] == 2
     row = learning.summarize("ppo CartPole-v1", OURS, ours, stock * 4)
     assert (row["seeds"], row["stock's_seeds"], row["verdict"]) == (5, 4, "equal")
     assert row["difference"] == "20 (20 to 20)"
-    assert [learning.short(value) for value in (5023.4, -0.4667, -138.96, 0.006667)] == [
-        "5,020",
-        "-0.467",
-        "-139",
-        "0.00667",
-    ]
+    figures = {5023.4: "5,020", -0.4667: "-0.467", -138.96: "-139", 0.006667: "0.00667"}
+    assert {value: learning.short(value) for value in figures} == figures
 
 
 @pytest.mark.thorough

@@ -26,12 +26,14 @@ N_STEPS, N_ENVS, ITERATIONS = 20, 4, 6
 SETTINGS = {"n_steps": N_STEPS, "gamma": 0.9, "seed": 0}
 # An order of minibatches does not matter where there is one.
 PPO = {"batch_size": N_STEPS * N_ENVS, "n_epochs": 3}
-
-
 # Where each epoch of RecurrentPPO begins, from which its two minibatches follow. No other test has memories of 7, so
 # that none gets the functions that are compiled with these.
 BEGINS = (7, 33, 50)
 RECURRENT = {"batch_size": N_STEPS * N_ENVS // 2, "n_epochs": len(BEGINS), "policy_kwargs": {"lstm_hidden_size": 7}}
+
+
+def stock_package(algorithm):
+    return stable_baselines3 if hasattr(stable_baselines3, algorithm) else sb3_contrib
 
 
 def make(package, algorithm, env_id, settings, make_vec_env):
@@ -84,8 +86,8 @@ def begins(monkeypatch):
 )
 def test_sb3_that_takes_our_actions_learns_what_we_learn(environments, case, begins, monkeypatch):
     make_vec_env = bridge.make_vec_env if environments == "JAX's" else env_util.make_vec_env
-    package = sb3_contrib if case == "recurrent" else stable_baselines3
-    ours, stock = (make(each, *CASES[case], make_vec_env) for each in (bridge, package))
+    packages = bridge, stock_package(CASES[case][0])
+    ours, stock = (make(package, *CASES[case], make_vec_env) for package in packages)
     assert ours.plan.collects if environments == "JAX's" else ours.plan.actor is not None
     stock.set_parameters(ours.get_parameters())
     ours_seen, stock_seen = Rollouts(), Rollouts()
@@ -179,8 +181,7 @@ def make_off_policy(package, name):
 
 @pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN", "SAC"))
 def test_sb3_that_takes_our_actions_and_batches_learns_what_we_learn(name, drawn, monkeypatch):
-    package = stable_baselines3 if hasattr(stable_baselines3, name) else sb3_contrib
-    ours, stock = (make_off_policy(each, name) for each in (bridge, package))
+    ours, stock = (make_off_policy(package, name) for package in (bridge, stock_package(name)))
     stock.set_parameters(ours.get_parameters())
     # Without a callback, so that collecting and updating are one compiled function.
     ours.learn(TOTAL)
