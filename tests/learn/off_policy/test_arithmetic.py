@@ -295,17 +295,17 @@ def assert_same(settings, state, metrics, model, tolerance):
     compare(metrics, {name: np.asarray(logged[name]) for name in metrics}, "metrics")
 
 
-@pytest.mark.parametrize("case", tiered(CASES, "DQN", "SAC", "TQC", "CrossQ, fixed"))
+# CrossQ's renormalisation takes the biases before it away again. In float32, their gradients are hardly more than
+# rounding, and Adam makes whole steps of that. tests/bridge/translate/policies/test_off_policy_updates.py has a larger
+# epsilon.
+@pytest.mark.parametrize("case", tiered([case for case in CASES if "CrossQ" not in case], "DQN", "SAC", "TQC"))
 def test_an_update_is_sb3s(case, monkeypatch):
-    # Of a bias before a renormalisation, which takes it away again, the gradient is hardly more than rounding, and Adam
-    # makes a whole step of it. With a larger epsilon: tests/bridge/translate/policies/test_off_policy_updates.py.
-    tolerance = 5e-5 if case == "CrossQ, fixed" else 1e-5
-    assert_same(*updated_by_both(case, 1, torch.float32, monkeypatch), tolerance=tolerance)
+    assert_same(*updated_by_both(case, 1, torch.float32, monkeypatch), tolerance=1e-5)
 
 
 @pytest.mark.parametrize(
     "case",
-    tiered(CASES, "QRDQN, scaled down", "TD3"),  # of the others one update, above
+    tiered(CASES, "QRDQN, scaled down", "TD3", "CrossQ, fixed"),  # of the others one update, above
 )
 def test_a_hundred_updates_are_sb3s(case, monkeypatch, float64):
     assert_same(*updated_by_both(case, 100, torch.float64, monkeypatch), tolerance=1e-8)
