@@ -126,7 +126,7 @@ def assert_sb3s_updates(case, dtype, num, tolerance, monkeypatch):
 @pytest.mark.parametrize("case", tiered(CASES, "SAC, state-dependent", "CrossQ", "TD3"))  # the others in float64
 def test_an_update_is_sb3s(case, monkeypatch):
     # A renormalisation leaves more rounding in gradients. In float64, below, there is none to speak of.
-    assert_sb3s_updates(case, torch.float32, 1, 3e-5 if case.startswith("CrossQ") else 1e-5, monkeypatch)
+    assert_sb3s_updates(case, torch.float32, 1, 1e-4 if case.startswith("CrossQ") else 1e-5, monkeypatch)
 
 
 TWENTY = ["DQN", "QRDQN", "SAC, shared", "TQC, shared", "CrossQ, shared", "TD3, shared"]
