@@ -61,6 +61,8 @@ NOTES = [
     "verdict: equal if the interval lies within the margin, which is 5 % of the range between random actions and the "
     "best agents that are known; better or worse if it does not and excludes 0; not worse if it only lies above minus "
     "the margin; else not shown. With three seeds or fewer, no interval is made.",
+    "seeds needed: with so many a side, half of the comparisons of sides that do not differ would be equal. It is "
+    "estimated by resampling the returns of both sides together; none if it is over 5,000.",
     "CPU seconds: the time that the process computed for the training, with compilation and without imports and "
     "evaluation, on one PyTorch thread; median over the seeds. Other load on the machine changes it little. If the "
     "trainings of a row were made on several machines, the CPU seconds are of the machine that made most of them.",
@@ -216,6 +218,20 @@ def verdict(low: float, high: float, margin: float) -> str:
     return "not worse" if low >= -margin else "not shown"
 
 
+def seeds_needed(returns: Sequence[float], margin: float) -> int | None:
+    """Return how many seeds a side would show "equal" in half of the comparisons of sides that have these returns.
+
+    Numbers of seeds are doubled from 5 on. None means more than 5,000.
+    """
+    draws = np.random.default_rng(0)
+    for seeds in 5 * 2 ** np.arange(11):
+        ours, stock = iqm(draws.choice(np.asarray(returns), (2, 2_000, seeds)))
+        half_width = 1.96 * (ours - stock).std()
+        if (np.abs(ours - stock) + half_width <= margin).mean() >= 0.5:
+            return int(seeds)
+    return None
+
+
 def short(value: float) -> str:
     """Return a number with three digits, and without an exponent."""
     return f"{float(f'{value:.3g}'):,g}"
@@ -227,11 +243,13 @@ def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict
     row: dict[str, Any] = {"task": name, "side": side, "steps": f"{ours[0]['total_timesteps']:,}", "seeds": len(mine)}
     row["stock's_seeds"] = len(theirs)
     row |= {"IQM": float(iqm(mine)), "stock's_IQM": float(iqm(theirs)) if theirs else None}
-    row |= {"difference": None, "margin": TASKS[name].margin, "verdict": None}
+    row |= {"difference": None, "margin": TASKS[name].margin, "verdict": None, "seeds_needed": None}
     if min(len(mine), len(theirs)) > 3:
         low, high = interval(mine, theirs)
         row["difference"] = f"{short(iqm(mine) - iqm(theirs))} ({short(low)} to {short(high)})"
         row["verdict"] = verdict(low, high, TASKS[name].margin)
+        if row["verdict"] != "equal":
+            row["seeds_needed"] = seeds_needed(mine + theirs, TASKS[name].margin)
     ((cpu, _),) = collections.Counter(record["cpu"] for record in [*ours, *stock]).most_common(1)
     for column, records in (("CPU_seconds", ours), ("stock's_CPU_seconds", stock)):
         known = (record["cpu_seconds"] for record in records if record["cpu"] == cpu)

@@ -78,9 +78,10 @@ _LEARNING = (
     "(IQM) of the returns over the seeds, and the difference from SB3's IQM with its 95 % bootstrap interval. The "
     "tolerance is 5 % of the range between the returns of random actions and of the best known agents. The verdict is "
     "`equal` if the whole interval is within the tolerance, `not worse` if only the upper end of the interval exceeds "
-    "the tolerance, and `not shown` if there are too few seeds to say. The plot shows the CPU time "
-    "of a whole training. If SB3's own code gets the actions and the batches of a compiled training, it ends with the "
-    "same weights: tests/bridge/algorithms/test_same_training.py shows this for PPO, A2C, DQN, QR-DQN, TD3, SAC, TQC "
+    "the tolerance, and `not shown` if there are too few seeds to say. The last column estimates how many seeds a side "
+    "would show that two sides are equal, if they are. The plot shows the CPU time of a whole training. If SB3's own "
+    "code gets the actions and the batches of a compiled training, it ends with the same weights: "
+    "tests/bridge/algorithms/test_same_training.py shows this for PPO, RecurrentPPO, A2C, DQN, QR-DQN, TD3, SAC, TQC "
     "and CrossQ."
 )
 _STEPPING = (
@@ -172,7 +173,7 @@ def _off_policy(results: dict[str, Any]) -> Rows:
 
 
 def _learning(results: dict[str, Any]) -> Rows:
-    names = ("task", "side", "seeds", "IQM", "stock's_IQM", "difference", "verdict")
+    names = ("task", "side", "seeds", "IQM", "stock's_IQM", "difference", "verdict", "seeds_needed")
     return [{name.replace("_", " "): row[name] for name in names} for row in results["learning"]["tables"]["learning"]]
 
 

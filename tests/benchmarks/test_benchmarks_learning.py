@@ -81,6 +81,15 @@ def test_the_interval_is_of_the_interquartile_means():
     assert learning.interval([5.0] * 4, [3.0] * 10) == (2, 2)
 
 
+def test_seeds_needed_grow_with_the_spread():
+    assert learning.seeds_needed([500.0] * 8, margin=24) == 5
+    # The standard error of an IQM of n draws is 1.39 standard deviations / sqrt(n) here. Half of the differences of two
+    # are equal where 0.67 + 1.96 of their standard errors are the margin.
+    for step, at_least in ((1, 8.8), (2, 35.3), (4, 141.2)):
+        assert at_least <= learning.seeds_needed(np.arange(10.0) * step, margin=5) <= 2 * at_least
+    assert learning.seeds_needed([0.0, 500.0], margin=1) is None
+
+
 def test_a_row_has_both_sides_and_a_verdict():
     ours, stock = [record(seed, 500.0) for seed in range(5)], [record(0, 480.0, STOCK)]
     row = learning.summarize("ppo CartPole-v1", GYMNASIUM, ours, [])
@@ -94,7 +103,11 @@ def test_a_row_has_both_sides_and_a_verdict():
     of_a_table = {**ours[0], "cpu_seconds": None}
     row = learning.summarize("ppo CartPole-v1", OURS, [of_a_table, *ours], stock)
     assert row["CPU_seconds"] == 2
+    row = learning.summarize("ppo CartPole-v1", OURS, [record(seed, 250.0 * seed) for seed in range(5)], stock * 4)
+    assert row["verdict"] == "not shown"
+    assert row["seeds_needed"] >= 160
     row = learning.summarize("ppo CartPole-v1", OURS, ours, stock * 4)
+    assert row["seeds_needed"] is None
     assert (row["seeds"], row["stock's_seeds"], row["verdict"]) == (5, 4, "equal")
     assert row["difference"] == "20 (20 to 20)"
     figures = {5023.4: "5,020", -0.4667: "-0.467", -138.96: "-139", 0.006667: "0.00667"}
