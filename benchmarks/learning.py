@@ -61,8 +61,8 @@ NOTES = [
     "verdict: equal if the interval lies within the margin, which is 5 % of the range between random actions and the "
     "best agents that are known; better or worse if it does not and excludes 0; not worse if it only lies above minus "
     "the margin; else not shown. With three seeds or fewer, no interval is made.",
-    "seeds needed: with so many a side, half of the comparisons of sides that do not differ would be equal. It is "
-    "estimated by resampling the returns of both sides together; none if it is over 5,000.",
+    "seeds needed: an estimate for sides that do not differ. With this many seeds a side, half of all comparisons have "
+    "the verdict equal. The returns of both sides are resampled together. Nothing is shown above 5,120 seeds.",
     "CPU seconds: the time that the process computed for the training, with compilation and without imports and "
     "evaluation, on one PyTorch thread; median over the seeds. Other load on the machine changes it little. If the "
     "trainings of a row were made on several machines, the CPU seconds are of the machine that made most of them.",
@@ -219,9 +219,9 @@ def verdict(low: float, high: float, margin: float) -> str:
 
 
 def seeds_needed(returns: Sequence[float], margin: float) -> int | None:
-    """Return how many seeds a side would show "equal" in half of the comparisons of sides that have these returns.
+    """Estimate how many seeds a side give the verdict "equal" in half of all comparisons, if both have these returns.
 
-    Numbers of seeds are doubled from 5 on. None means more than 5,000.
+    It tries 5, 10, 20 and so on, up to 5,120, and returns None if none of them is enough.
     """
     draws = np.random.default_rng(0)
     for seeds in 5 * 2 ** np.arange(11):
