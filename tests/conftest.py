@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gymnasium
 import jax
 import pytest
+from stable_baselines3.common.utils import set_random_seed
 
 import jaxenvs
 from tests.packaging.installed import CHECKOUT, run
@@ -30,6 +31,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each function that XLA compiles takes some memory mappings, of which Linux gives a process 65,530: with more, it dies.
 MOST_MAPPINGS = 25_000
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Seed the global generators before each test: PyTorch's weights do not depend on the tests that ran before."""
+    set_random_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="module")
