@@ -25,7 +25,7 @@ define DEMO_ENDS_WITH
 
 runs/demo/agent.gif            a film of the agent
 runs/demo/learning_curve.png   what its episodes earned while it learned
-runs/demo/model.zip            the agent, for bridge.PPO.load or stable_baselines3.PPO.load
+runs/demo/model.zip            the agent, for jaxenvs.sb3.PPO.load or stable_baselines3.PPO.load
 
 Next:
   . .venv/bin/activate
