@@ -12,8 +12,7 @@ from nbformat.v4 import new_code_cell
 from docs import notebooks
 from tests.packaging.installed import CHECKOUT, CONSTRAINTS, Installed
 
-# A notebook that needs more than jaxenvs[sb3] installs it where only that is there, as in the second notebook that
-# somebody opens.
+# A notebook that needs more than jaxenvs[sb3] looks for each package: jaxenvs may have been installed without them.
 INSTALLS = re.compile(
     r'from importlib.util import find_spec\n\nif (find_spec\("jaxenvs"\) is None'
     r'|not all\(find_spec\(name\) for name in \("jaxenvs"(, "\w+")+\)\)):\n    %pip install -q "jaxenvs\[[\w,]+\]"'
