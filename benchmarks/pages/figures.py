@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Any
 
@@ -43,14 +44,22 @@ def off_policy(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     return dict(found)
 
 
-def learning(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return CPU seconds of a whole training, by task and side, where both sides have them."""
-    found = {}
+def learning(results: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return by task and side the CPU seconds of a training, and the difference from SB3's return.
+
+    The difference and both ends of its interval are percent of the range between random actions and the best agents.
+    """
+    found: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in results["learning"]["tables"]["learning"]:
-        seconds = {"bridge": row["CPU_seconds"], "stock SB3": row["stock's_CPU_seconds"]}
-        if row["side"] == "bridge" and None not in seconds.values():
-            found[row["task"]] = {side: _digits(value) for side, value in seconds.items()}
-    return found
+        for side, column in ((row["side"], "CPU_seconds"), ("stock SB3", "stock's_CPU_seconds")):
+            if row[column] is not None:
+                found[row["task"]].setdefault(side, {"CPU seconds": _digits(row[column])})
+        if row["difference"]:
+            numbers = (float(number.replace(",", "")) for number in re.findall(r"-?[\d.,]+", row["difference"]))
+            # The margin is 5 % of the range.
+            shares = [_digits(5 * number / row["margin"]) for number in numbers]
+            found[row["task"]].setdefault(row["side"], {})["difference"] = shares
+    return {task: sides for task, sides in found.items() if len(sides) > 1}
 
 
 def stepping(results: dict[str, Any]) -> dict[str, dict[str, dict[int, float]]]:

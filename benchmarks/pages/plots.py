@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ COLOURS = {
     "stock SB3": "#9ca3af",
     "SBX": "#10b981",
 }
+LIGHT_BLUE = "#93c0fb"  # bridge on Gymnasium environments
 OTHERS = ("#f59e0b", "#ef6c57", "#d4a72c", "#e879a6")
 STYLE = {
     "svg.hashsalt": "jaxenvs",
@@ -121,7 +123,7 @@ def _off_policy(data: dict[str, dict[str, float]]) -> Any:
     sides = list(dict.fromkeys(side for cell in data.values() for side in cell if side != "stock SB3"))
     figure, (ax,) = _figure(0.9 + 0.27 * len(sides) * len(data))
     height = 0.8 / len(sides)
-    colours = {"bridge, JAX": "#3b82f6", "bridge, Gymnasium": "#93c0fb"}
+    colours = {"bridge, Gymnasium": LIGHT_BLUE}
     for side in sides:
         where, has = [], []
         for index, cell in enumerate(data.values()):
@@ -135,28 +137,42 @@ def _off_policy(data: dict[str, dict[str, float]]) -> Any:
     ax.set_xscale("log")
     ax.set_xticks([1, 2, 5, 10, 20], ["as fast", "2x", "5x", "10x", "20x"])
     ax.minorticks_off()
-    ax.set_yticks([-index for index in range(len(data))], [name.replace(", ", ",\n", 1) for name in data], fontsize=9)
+    labels = [textwrap.fill(name.replace(" env", "\N{NO-BREAK SPACE}env"), 26) for name in data]
+    ax.set_yticks([-index for index in range(len(data))], labels, fontsize=9)
     ax.set_ylim(-len(data) + 0.5, 0.5)
     ax.set_xlabel("steps per second, beside stock SB3 on Gymnasium environments", loc="right")
     _legend(figure, ax)
     return figure
 
 
-def _learning(data: dict[str, dict[str, float]]) -> Any:
-    figure, (ax,) = _figure(0.9 + 0.36 * len(data))
-    others = list(dict.fromkeys(side for sides in data.values() for side in sides))
-    for index, sides in enumerate(data.values()):
-        ax.plot([min(sides.values()), max(sides.values())], [-index, -index], color=GREY, linewidth=1, zorder=1)
-    for side in others:
-        points = [(sides[side], -index) for index, sides in enumerate(data.values()) if side in sides]
-        ax.scatter(*zip(*points), s=55, color=_colour(side, others), label=side, zorder=2)
-    ax.set_xscale("log")
-    ax.set_xticks([10, 30, 100, 300], ["10 s", "30 s", "100 s", "300 s"])
-    ax.minorticks_off()
-    ax.set_yticks([-index for index in range(len(data))], list(data))
-    ax.grid(axis="x")
-    ax.set_xlabel("CPU seconds of a whole training, median of the seeds", loc="right")
-    _legend(figure, ax)
+def _learning(data: dict[str, dict[str, dict[str, Any]]]) -> Any:
+    figure, (returns, seconds) = _figure(1.2 + 0.4 * len(data), columns=2)
+    returns.axvspan(-5, 5, color=GREY, alpha=0.2, linewidth=0)
+    for ax in (returns, seconds):
+        ax.grid(axis="x")
+        ax.tick_params(axis="x", labelsize=9)
+        ax.set_ylim(-len(data) + 0.4, 0.6)
+    for side, shift in (("bridge", 0.15), ("bridge on Gymnasium", -0.15), ("stock SB3", 0.15)):
+        rows = [(sides[side], -index + shift) for index, sides in enumerate(data.values()) if side in sides]
+        colour = LIGHT_BLUE if "Gymnasium" in side else _colour(side, [])
+        for row, where in rows:
+            if "difference" in row:
+                difference, low, high = row["difference"]
+                returns.plot([low, high], [where, where], color=colour, linewidth=1.5)
+                returns.scatter(difference, where, s=30, color=colour, zorder=2)
+        points = [(row["CPU seconds"], where) for row, where in rows if "CPU seconds" in row]
+        seconds.scatter(*zip(*points), s=30, color=colour, label=side)
+    returns.set_xlabel("difference from\nSB3's return [%]", fontsize=9)
+    returns.set_xticks([-50, 0, 50])
+    returns.set_yticks(
+        [-index for index in range(len(data))], [name.replace(" ", "\n", 1) for name in data], fontsize=8
+    )
+    seconds.set_xlabel("CPU seconds of\na whole training", fontsize=9)
+    seconds.set_xscale("log")
+    seconds.set_xticks([10, 100, 1000], ["10", "100", "1,000"])
+    seconds.minorticks_off()
+    seconds.set_yticks([])
+    _legend(figure, seconds)
     return figure
 
 

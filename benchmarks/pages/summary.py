@@ -79,10 +79,10 @@ _LEARNING = (
     "tolerance is 5 % of the range between the returns of random actions and of the best known agents. The verdict is "
     "`equal` if the whole interval is within the tolerance, `not worse` if only the upper end of the interval exceeds "
     "the tolerance, and `not shown` if there are too few seeds to say. The last column estimates how many seeds a side "
-    "would show that two sides are equal, if they are. The plot shows the CPU time of a whole training. If SB3's own "
-    "code gets the actions and the batches of a compiled training, it ends with the same weights: "
-    "tests/bridge/algorithms/test_same_training.py shows this for PPO, RecurrentPPO, A2C, DQN, QR-DQN, TD3, SAC, TQC "
-    "and CrossQ."
+    "would show that two sides are equal, if they are. The plot shows the difference in percent of that range with its "
+    "interval, the tolerance in grey, and the CPU time of a whole training. If SB3's own code gets the actions and the "
+    "batches of a compiled training, it ends with the same weights: tests/bridge/algorithms/test_same_training.py "
+    "shows this for PPO, RecurrentPPO, A2C, DQN, QR-DQN, TD3, SAC, TQC and CrossQ."
 )
 _STEPPING = (
     "The upper plot shows steps of a VecEnv from Python, as SB3 calls it: one call per step, with NumPy arrays as "
