@@ -257,16 +257,16 @@ def bench_learning(report: Report, options: Any) -> None:
     """Train by self-play and against chance for as many steps, and let all milestones play each other."""
     total = options.timesteps
     milestones = sorted({total // 10, total // 5, total // 2, total})
+    names = ("against chance", "against the agent trained against chance", "against its first milestone")
     last: list[dict[str, float]] = []
     for seed in range(options.seeds):
         selves = trained("self", seed, milestones)
         (against_chance,) = trained("random", seed, [total])
-        players = {"chance": "random", "agent of chance": against_chance}
+        players = {"chance": "random", "trained against chance": against_chance}
         players |= {f"{steps:,} steps": path for steps, path in zip(milestones, selves)}
         result = bridge.tournament(players, GAME, GAMES, seed=seed)
         print(f"\nseed {seed}\n{result}")
         scores = result.scores[2:]
-        names = ("against chance", "against the agent of chance", "against its first milestone")
         table = [
             {"seed": seed, "steps": f"{steps:,}", **dict(zip(names, map(float, row[:3])))}
             for steps, row in zip(milestones, scores)
@@ -277,8 +277,8 @@ def bench_learning(report: Report, options: Any) -> None:
         gained, least = scores[-1, 0] - scores[0, 0], min(scores[-1, 2:-1])
         last.append({**table[-1], "gained": float(gained), "least": float(least)})  # type: ignore[dict-item]
     bars = (
-        ("win rate against chance, median", "against chance", 0.97),
-        ("win rate against the agent of chance, median", "against the agent of chance", 0.65),
+        ("win rate against chance, median", names[0], 0.97),
+        ("win rate against the agent trained against chance, median", names[1], 0.65),
         ("win rate against the earlier milestone that it beats least, median", "least", 0.5),
         ("win rate against chance, less that of the first milestone, median", "gained", -FORGOTTEN),
     )

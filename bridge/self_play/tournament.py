@@ -179,7 +179,8 @@ def plot_tournament(result: Tournament, *, ax: Axes | None = None) -> Axes:
     ax.imshow(scores, cmap="RdYlGn", vmin=0, vmax=1)
     for (row, column), score in np.ndenumerate(scores):
         if row != column:
-            ax.text(column, row, f"{100 * score:.0f}", ha="center", va="center")
+            color = "white" if abs(score - 0.5) > 0.3 else "black"  # the ends of the color map are dark
+            ax.text(column, row, f"{100 * score:.0f}", ha="center", va="center", color=color)
     ratings = [f"{name}  {result.elo[i]:+.0f} ± {half_widths[i]:.0f}" for name, i in zip(names, order, strict=True)]
     ax.set_yticks(range(len(names)), ratings)
     ax.set_xticks(range(len(names)), names, rotation=45, ha="right")
