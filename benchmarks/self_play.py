@@ -24,7 +24,6 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import LinearSchedule
 
 import bridge
@@ -45,6 +44,7 @@ SETTINGS: dict[str, Any] = {
 }
 # JaxMARL's, in baselines/IPPO/config/ippo_ff_mpe.yaml: 16 environments of 3 agents, 4 minibatches, 10 million steps.
 SPREAD_ENVS, AGENTS = 16, 3
+SPREAD_STEPS = 100  # more than its episodes have
 IPPO = {"n_steps": 128, "batch_size": 1536, "n_epochs": 4, "learning_rate": 2.5e-4, "ent_coef": 0.01}
 IPPO_ITERATIONS = 10_000_000 // (SPREAD_ENVS * 128)
 EPISODES = 1000
@@ -209,10 +209,10 @@ def bench_ippo(report: Report, options: Any) -> None:
         for side, env in envs.items():
             model = our_ippo(seed, env)
             model.learn(iterations * num_envs * IPPO["n_steps"])
-            # SB3's, because bridge.evaluate takes environments of one agent only.
-            evaluation = bridge.make_vec_env(env, EPISODES // 10, seed=1000 + seed)
-            mean, _ = evaluate_policy(model, evaluation, AGENTS * EPISODES, deterministic=False)
-            found[side].append(float(mean))
+            result = bridge.evaluate(
+                model, env, AGENTS * EPISODES, deterministic=False, seed=1000 + seed, max_steps=SPREAD_STEPS
+            )
+            found[side].append(result.mean)
         if python is not None:
             with client.Worker("benchmarks.peers.ippo_style", python) as worker:
                 setting = {"n_envs": num_envs, **IPPO}

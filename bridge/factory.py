@@ -39,12 +39,11 @@ from bridge.self_play.policy_pools import SELF, with_opponent
 from bridge.self_play.self_play_callback import SelfPlayCallback
 from bridge.vec_env.argument_checks import vec_monitor_kwargs
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from jaxenvs import Environment, VectorEnv
+from jaxenvs import Environment
 from jaxenvs.arguments import instance, is_array, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
 from jaxenvs.parameters import numeric_parameter
-from jaxenvs.wrappers import Agents
-from jaxenvs.wrappers.multi_agent.agents import num_agents_of
+from jaxenvs.wrappers.multi_agent.agents import vectorize
 
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 PARALLEL = "parallel"  # PettingZoo's environments, for which "auto" is the only name
@@ -179,9 +178,7 @@ def _batched(asked: _Asked, backend: str) -> VecEnv:
     monitor_kwargs = vec_monitor_kwargs(asked.monitor_kwargs)
     if backend == "jax":
         env = with_opponent(_make_env(asked), asked.opponent)
-        num_agents = num_agents_of(env)
-        venv = VectorEnv(env, asked.n_envs) if num_agents is None else Agents(env, asked.n_envs * num_agents)
-        jax_vec_env = JaxVecEnv(venv, seed=asked.seed, **vec_env_kwargs)
+        jax_vec_env = JaxVecEnv(vectorize(env, asked.n_envs), seed=asked.seed, **vec_env_kwargs)
         if isinstance(asked.opponent, str) and asked.opponent == SELF:
             jax_vec_env.default_callback = SelfPlayCallback
         if isinstance(asked.env_id, str):

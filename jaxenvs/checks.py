@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import is_array, non_negative_int, positive_int, type_name
+from jaxenvs.arguments import integer, is_array, non_negative_int, positive_int, type_name
 from jaxenvs.arrays import is_key
 from jaxenvs.environment import Environment, TimeStep, Wrapper, require_environment
 from jaxenvs.jax_names import is_traced
@@ -39,12 +39,25 @@ def require_contract(env: Environment[Any], env_axis: int | None = None) -> None
     one: Environment[Any] = env if env_axis is None else jax.tree.map(_first, env)
     try:
         found = _require_contract(one)
-    except Exception:
+    except Exception as error:
         if isinstance(one, Wrapper):
             require_contract(one.env)  # if the inner environment is wrong, its name is more helpful
+        if num_agents := num_agents_of(one):
+            raise ValueError(
+                f"env must have one agent, but {type(one).__name__} has num_agents = {num_agents}: make a "
+                "jaxenvs.wrappers.Agents of it instead of a VectorEnv."
+            ) from error
         raise
     _remember(_kept, kind, None)
     _remember(_known_spaces, _without_types(kind), found)
+
+
+def num_agents_of(env: Environment[Any]) -> int | None:
+    """Return how many agents act at once in an environment, its attribute `num_agents`; None for one agent."""
+    try:
+        return integer("env.num_agents", env.parameter("num_agents"), 1)
+    except AttributeError:
+        return None
 
 
 def _require_contract(env: Environment[Any]) -> _Spaces:

@@ -37,6 +37,7 @@ from jaxenvs.compilation import require_usable
 from jaxenvs.deprecated import warn_renamed
 from jaxenvs.learn import ActionHead
 from jaxenvs.wrappers.action_masker import require_action_masks
+from jaxenvs.wrappers.multi_agent.agents import Agents, vectorize
 
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
 NO_LIMIT = 2**31 - 1
@@ -105,7 +106,7 @@ def evaluate(
       env: an id of jaxenvs or Gymnasium, an Environment, a VectorEnv, or a JaxVecEnv, also in wrappers that can be
         compiled (docs/wrappers.md), which are copied; or environments on the host. Only the parameters of JAX
         environments are used. If these differ, episode i has the parameters of environment i modulo their number.
-      n_episodes: the number of episodes.
+      n_episodes: the number of episodes. If several agents act at once, each agent's episode counts.
       deterministic: whether to take the most likely actions. Otherwise actions are sampled, with state-dependent
         exploration from one noise matrix an episode; DQN and QRDQN explore at the model's `exploration_rate`.
       seed: episode i is the first of environment i of a JaxVecEnv with this seed, with `jax.random.key(seed + i)`.
@@ -142,8 +143,7 @@ def evaluate(
         raise NotCompilable(f"{reason} Use {EVALUATE_POLICY} instead.") from reason
     _require_spaces(policy, network, stack, venv.env_at(0))
     _require_ends(venv.env_at(0), max_steps)
-    # A power of two, so that other numbers of episodes share a compiled function; surplus environments stand still.
-    num_envs = min(max_envs, 1 << (n_episodes - 1).bit_length()) if wrapped_env.any_num_envs else stack.num_envs
+    num_envs = _num_envs(n_episodes, max_envs, venv) if wrapped_env.any_num_envs else stack.num_envs
     return _at_once(model, policy, network, venv, wrapped_env, num_envs, n_episodes, deterministic, seed, max_steps)
 
 
@@ -152,6 +152,13 @@ def _max_envs(max_envs: int, max_lanes: int | None) -> int:
         warn_renamed("evaluate's argument max_lanes", "max_envs", stacklevel=3)
         max_envs = max_lanes
     return arguments.positive_int("max_envs", max_envs, MOST_ENVS)
+
+
+def _num_envs(n_episodes: int, max_envs: int, venv: VectorEnv) -> int:
+    """Return how many episodes run at once. Surplus environments stand still."""
+    # A power of two, so that other numbers of episodes share a compiled function.
+    num_envs = min(max_envs, 1 << (n_episodes - 1).bit_length())
+    return num_envs + -num_envs % venv.num_agents if isinstance(venv, Agents) else num_envs
 
 
 def _policy_of(model: Any) -> Any:
@@ -206,7 +213,9 @@ def _at_once(
             observation = copies.reset()
             around = WrappedEnv.of(copies)
             begun = base.packed_state, around.state(), around.observation(observation)
-        venv = dataclasses.replace(base.venv, autoreset=AutoresetMode.DISABLED)
+        venv = base.venv
+        if not isinstance(venv, Agents):  # which start again by themselves; what follows an episode is ignored
+            venv = dataclasses.replace(venv, autoreset=AutoresetMode.DISABLED)
         seeds = (first_seed + np.arange(num_envs)).astype(np.uint32)
         given = (venv, parameters, begun, seeds, episode < n_episodes, limit, np.float32(exploration_rate))
         parts.append(compiled_function()(network, deterministic, masks, wrapped_env.types, base.compiled.state, *given))
@@ -220,10 +229,11 @@ def _environments(env: Any) -> tuple[VectorEnv, VecEnv]:
     """Return the environments, whose number does not matter, and the VecEnv that presents them to a policy."""
     if isinstance(env, str):
         env = jaxenvs.make(env)
-    if isinstance(env, VectorEnv):
-        return env, JaxVecEnv(VectorEnv(env.env_at(0), 1))  # the others may have other bounds, which do not matter
     if isinstance(env, Environment):
-        env = JaxVecEnv(env)
+        env = vectorize(env, 1)
+    if isinstance(env, VectorEnv):
+        one = env.env_at(0)  # the others may have other bounds, which do not matter
+        return env, JaxVecEnv(dataclasses.replace(env, env=one, env_axis=None, autoreset=AutoresetMode.SAME_STEP))
     if not isinstance(env, VecEnv):
         raise TypeError(
             "env must be an id of jaxenvs.registered(), a jaxenvs Environment or VectorEnv, a VecEnv or a Gymnasium "
@@ -284,7 +294,7 @@ def _env_per_episode(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
     env = venv.env
     if venv.env_axis == 0:
         env = jax.tree.map(lambda leaf: leaf[episode % venv.num_envs], env)
-    return VectorEnv(env, len(episode), env_axis=venv.env_axis)
+    return dataclasses.replace(venv, env=env, num_envs=len(episode), autoreset=AutoresetMode.SAME_STEP)
 
 
 def _require_known_predict(model: BaseAlgorithm | BasePolicy) -> None:
@@ -302,7 +312,9 @@ def _require_ends(env: Environment[Any], max_steps: int | None) -> None:
     while isinstance(inner, Wrapper) and not isinstance(inner, TimeLimit):
         inner = inner.env
     if max_steps is None and not isinstance(inner, TimeLimit):
-        raise ValueError(f"{type(env).__name__} has no TimeLimit, so an episode may never end: pass max_steps=1000.")
+        raise ValueError(
+            f"{type(env.unwrapped).__name__} has no TimeLimit, so an episode may never end: pass max_steps=1000."
+        )
 
 
 def _require_numbers(parameters: np.ndarray, wrapped_env: WrappedEnv) -> None:

@@ -51,8 +51,7 @@ class JaxMarlEnvironment(ThirdPartyEnvironment):
         for leaf in jax.tree.leaves(action):
             if jnp.shape(leaf)[:1] != self.batch_shape:
                 raise ValueError(
-                    f"action must have the leading axis num_agents = {self.num_agents}, got {shown(leaf)}: use "
-                    "jaxenvs.wrappers.Agents instead of VectorEnv."
+                    f"action must have the leading axis num_agents = {self.num_agents}, got {shown(leaf)}."
                 )
         actions = {agent: jax.tree.map(lambda leaf, i=i: leaf[i], action) for i, agent in enumerate(self._agents)}
         observations, inner, rewards, dones, _ = self.source.env.step_env(key, inner, actions)

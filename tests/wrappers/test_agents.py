@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.evaluation import evaluate_policy
 
 import bridge
 import jaxenvs
-from jaxenvs import Environment, TimeStep, environment, static, struct
+from jaxenvs import Environment, TimeStep, VectorEnv, environment, static, struct
 from jaxenvs.wrappers import Agents
 from tests.bridge.small_models import SETTINGS
 
@@ -127,9 +129,31 @@ def test_legal_actions_are_each_agents_own():
     bridge.MaskablePPO("MlpPolicy", env, **SETTINGS).learn(200)
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_evaluate_gives_each_agents_episode_as_evaluate_policy_does(deterministic):
+    policy = bridge.PPO("MlpPolicy", bridge.make_vec_env(Walk(), 2, seed=0), **SETTINGS).policy
+    env = bridge.make_vec_env(Walk(), 10)
+    found = bridge.evaluate(policy, env, 30, deterministic=deterministic, max_steps=50)
+    alone = bridge.evaluate(policy, Walk(), 30, deterministic=deterministic, max_steps=50, max_envs=4)
+    np.testing.assert_array_equal(found.returns, alone.returns)
+    assert found.terminated.any()
+    if deterministic:
+        policy.action_net.bias.data[:] = torch.tensor([0.0, 9.0])  # all walk, because who stays never ends
+        found = bridge.evaluate(policy, env, 30, max_steps=50)
+        env.seed(0)
+        returns, lengths = evaluate_policy(policy, env, 30, return_episode_rewards=True, warn=False)
+        assert sorted(zip(found.returns, found.lengths)) == sorted(zip(returns, lengths))
+        assert found.terminated.all()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (
+            lambda: VectorEnv(Walk(), 3),
+            "must have one agent, but Walk has num_agents = 3: make a jaxenvs.wrappers.Agents",
+        ),
+        (lambda: bridge.JaxVecEnv(jaxenvs.TimeLimit(Walk(), 9), 3), "must have one agent, but Walk"),
         (lambda: Agents(jaxenvs.CartPole(), 3), "several agents, got CartPole"),
         (lambda: Agents(Walk(), 4), "a multiple of num_agents = 3, got 4"),
         (lambda: Agents(Walk(), 3, AutoresetMode.NEXT_STEP), "auto-reset SAME_STEP"),

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.arguments import integer, positive_int, shown
+from jaxenvs.arguments import positive_int, shown
+from jaxenvs.checks import num_agents_of
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, require_environment, struct
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep, mute, replace_where, where
 
@@ -162,12 +163,10 @@ class Agents(VectorEnv):
         return inner, flat
 
 
-def num_agents_of(env: Environment[Any]) -> int | None:
-    """Return how many agents act at once in an environment, its attribute `num_agents`; None for one agent."""
-    try:
-        return integer("env.num_agents", env.parameter("num_agents"), 1)
-    except AttributeError:
-        return None
+def vectorize(env: Environment[Any], num_envs: int) -> VectorEnv:
+    """Return a VectorEnv of `num_envs` copies of an environment, with every agent as a sub-environment."""
+    num_agents = num_agents_of(env)
+    return VectorEnv(env, num_envs) if num_agents is None else Agents(env, num_envs * num_agents)
 
 
 def shared_spaces(

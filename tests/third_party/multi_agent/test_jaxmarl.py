@@ -60,5 +60,5 @@ def test_parameters_go_to_the_library():
 
 
 def test_one_environment_alone_is_no_environment_of_one_agent():
-    with pytest.raises((TypeError, ValueError), match=r"use jaxenvs\.wrappers\.Agents"):
+    with pytest.raises(ValueError, match=r"make a jaxenvs\.wrappers\.Agents"):
         VectorEnv(jaxenvs.make(SPREAD), 2)
