@@ -208,3 +208,22 @@ def test_sb3_that_takes_our_actions_and_batches_learns_what_we_learn(name, drawn
     assert np.mean(agree) > 0.99
     for part, tensor in stock.policy.state_dict().items():
         np.testing.assert_allclose(ours.policy.state_dict()[part], tensor, rtol=1e-3, atol=1e-4, err_msg=part)
+
+
+@pytest.mark.parametrize("name", tiered(["DQN", "QRDQN", "TD3"], "QRDQN"))
+def test_on_gymnasiums_environments_the_same_seed_gives_what_sb3_learns(name):
+    """Nothing is replaced: these algorithms draw from NumPy's generator on the host, as SB3's do."""
+    env_id, settings = OFF_POLICY[name]
+    models = []
+    for package in (bridge, stock_package(name)):
+        env = env_util.make_vec_env(env_id, 1, seed=0, env_kwargs={"max_episode_steps": 30})
+        settings = copy.deepcopy(settings)
+        models.append(getattr(package, name)("MlpPolicy", env, **{**REPLAY, "buffer_size": TOTAL, **settings}))
+        models[-1].learn(TOTAL)
+    ours, stock = models
+    assert ours.plan.actor is not None
+    assert not ours.plan.collects
+    assert ours._n_updates == stock._n_updates > 300
+    np.testing.assert_allclose(ours.replay_buffer.actions, stock.replay_buffer.actions, rtol=1e-3, atol=1e-3)
+    for part, tensor in stock.policy.state_dict().items():
+        np.testing.assert_allclose(ours.policy.state_dict()[part], tensor, rtol=1e-3, atol=1e-4, err_msg=part)
