@@ -141,7 +141,7 @@ TASKS = {
     "dqn LunarLander-v3": Task(100_000, *LUNAR_LANDER, seeds=5),
     "qrdqn CartPole-v1": Task(50_000, *CARTPOLE),
     "qrdqn Acrobot-v1": Task(100_000, *ACROBOT, seeds=5),
-    "qrdqn MountainCar-v0": Task(120_000, *MOUNTAIN_CAR, seeds=5),
+    "qrdqn MountainCar-v0": Task(120_000, *MOUNTAIN_CAR),
     "qrdqn LunarLander-v3": Task(100_000, *LUNAR_LANDER, seeds=5),
     "sac Pendulum-v1": Task(20_000, *PENDULUM),
     "td3 Pendulum-v1": Task(20_000, *PENDULUM),
