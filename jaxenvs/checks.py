@@ -44,7 +44,7 @@ def require_contract(env: Environment[Any], env_axis: int | None = None) -> None
             require_contract(one.env)  # if the inner environment is wrong, its name is more helpful
         if num_agents := num_agents_of(one):
             raise ValueError(
-                f"env must have one agent, but {type(one).__name__} has num_agents = {num_agents}: make a "
+                f"{error} {type(one).__name__} has num_agents = {num_agents}: if these agents act at once, make a "
                 "jaxenvs.wrappers.Agents of it instead of a VectorEnv."
             ) from error
         raise

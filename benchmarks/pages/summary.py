@@ -82,8 +82,8 @@ _LEARNING = (
     "would show that two sides are equal, if they are. The plot shows the difference in percent of that range with its "
     "interval, the tolerance in grey, and the CPU time of a whole training. If SB3's own code gets the actions and the "
     "batches of a compiled training, it ends with the same weights: tests/bridge/algorithms/test_same_training.py "
-    "shows this for PPO, RecurrentPPO, A2C, DQN, QR-DQN, TD3, SAC, TQC and CrossQ. On Gymnasium environments, DQN, "
-    "QR-DQN and TD3 draw the same numbers as SB3's, so the same seed gives the same training until rounding grows."
+    "shows this for PPO, RecurrentPPO, A2C, DQN, QR-DQN, TD3, SAC, TQC and CrossQ. On Gymnasium environments, DQN "
+    "and QR-DQN draw the same numbers as SB3's, so the same seed gives the same training until rounding grows."
 )
 _STEPPING = (
     "The upper plot shows steps of a VecEnv from Python, as SB3 calls it: one call per step, with NumPy arrays as "

@@ -214,7 +214,7 @@ def _at_once(
             around = WrappedEnv.of(copies)
             begun = base.packed_state, around.state(), around.observation(observation)
         venv = base.venv
-        if not isinstance(venv, Agents):  # which start again by themselves; what follows an episode is ignored
+        if not isinstance(venv, Agents):  # they always start again, and what follows an episode is ignored
             venv = dataclasses.replace(venv, autoreset=AutoresetMode.DISABLED)
         seeds = (first_seed + np.arange(num_envs)).astype(np.uint32)
         given = (venv, parameters, begun, seeds, episode < n_episodes, limit, np.float32(exploration_rate))

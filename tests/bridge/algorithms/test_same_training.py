@@ -212,7 +212,7 @@ def test_sb3_that_takes_our_actions_and_batches_learns_what_we_learn(name, drawn
 
 @pytest.mark.parametrize("name", tiered(["DQN", "QRDQN", "TD3"], "QRDQN"))
 def test_on_gymnasiums_environments_the_same_seed_gives_what_sb3_learns(name):
-    """Nothing is replaced: these algorithms draw from NumPy's generator on the host, as SB3's do."""
+    """On the host, DQN and QRDQN draw all numbers as SB3's do, and so does TD3 without target noise."""
     env_id, settings = OFF_POLICY[name]
     models = []
     for package in (bridge, stock_package(name)):
