@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from bridge.atari import make_atari_env
     from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
     from bridge.dlpack import to_jax, to_torch
+    from bridge.engine.callbacks.callback_schedule import ScheduledCallback
     from bridge.errors import NotCompilable
     from bridge.evaluation import Evaluation, evaluate
     from bridge.factory import make_vec_env
@@ -91,6 +92,7 @@ __all__ = [
     "RayVecEnv",
     "ReplayBuffer",
     "RolloutCheckpoint",
+    "ScheduledCallback",
     "SelfPlayCallback",
     "SerialVecEnv",
     "Tournament",
@@ -123,6 +125,7 @@ _NAMES = {
     "bridge.atari": ("make_atari_env",),
     "bridge.checkpoint": ("RolloutCheckpoint", "load_checkpoint", "save_checkpoint"),
     "bridge.dlpack": ("to_jax", "to_torch"),
+    "bridge.engine.callbacks.callback_schedule": ("ScheduledCallback",),
     "bridge.errors": ("NotCompilable",),
     "bridge.evaluation": ("Evaluation", "evaluate"),
     "bridge.factory": ("make_vec_env",),

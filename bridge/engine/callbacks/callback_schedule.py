@@ -39,22 +39,31 @@ MASKABLE_EVALUATION = ("common.maskable.callbacks", "MaskableEvalCallback")
 
 
 class ScheduledCallback(BaseCallback):
-    """Callback that announces when it next needs to see a step, so that off-policy training runs compiled until then.
+    """Callback that announces when it next needs to see a step, so that compiled functions can run until then.
 
-    Use it as a base class for callbacks that need few steps. `on_step` is still called at every step. `self.locals`
-    holds only `dones` and `infos` at the steps where an episode ends, and all of SB3's locals at the announced step.
-    `on_rollout_start` is called when a compiled function starts, between two steps. PPO and A2C show it every step, as
-    any callback.
+    Use it as a base class for callbacks that need few steps. Write `_on_step` as for any callback of SB3; it is called
+    at every step. Override `steps_until_needed` to announce the steps that it needs. An announced step runs in SB3's
+    own loop, with all of SB3's locals. Other steps run compiled, and `_on_step` is called for them afterwards, when
+    the compiled call has returned. `self.locals` then holds only `dones`, and `infos` of the episodes that have ended
+    in the step. If `_on_step` writes something or returns False there, this takes effect after the compiled call.
+
+    With off-policy algorithms, a compiled call may run several rollouts. `on_rollout_start` is called when it starts.
+
+    Args:
+      verbose: as in SB3's callbacks: 0 for no output, 1 for info messages, 2 for debug messages.
     """
 
     def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
-        """Return for how many of the next steps this callback needs no locals.
+        """Return for how many of the next steps this callback needs no locals, except at the ends of episodes.
 
-        If a subclass does not override it, the callback needs only the steps in which episodes end.
+        0 announces the next step. The default announces none: the callback needs only the ends of episodes.
 
         Args:
           num_timesteps: how many steps all environments together have taken.
           num_envs: how many environments there are.
+
+        Returns:
+          A number of steps, each of which all environments take together. `self.n_calls` counts such steps, too.
         """
         return sys.maxsize
 
