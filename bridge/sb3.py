@@ -75,8 +75,8 @@ class OnPolicy(Algorithm, Protocol):
 
     # bridge's.
     MASKS: ClassVar[bool]
-    SHOWS_ROLLOUT_END: ClassVar[bool]
     _masks: bool
+    _on_jax: Any
 
     def _steps_of_same_noise(self) -> int: ...
 
@@ -93,7 +93,6 @@ class OffPolicy(Algorithm, Protocol):
 
     # bridge's.
     _step_of_iteration: int
-    _episodes_before_iteration: int
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1

@@ -13,7 +13,6 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.common.constructor_arguments import Env, MaskablePPOArguments, Policy
 from bridge.algorithms.ppo import CompiledPPO
-from bridge.engine.session import CallbackDoor
 from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
@@ -27,7 +26,6 @@ class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
     """
 
     MASKS: ClassVar[bool] = True
-    SHOWS_ROLLOUT_END: ClassVar[bool] = False
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     _algorithm: ClassVar[type[learn.PPO]] = learn.MaskablePPO
 
@@ -41,9 +39,9 @@ class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
         self._masks = use_masking
         return super()._setup_learn(*args, **kwargs)
 
-    def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
+    def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
         self._require_masks(self.env)
-        super()._train_until(total_timesteps, door, log_interval)
+        super()._train_until(total_timesteps, callback, log_interval)
 
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: Any, n_rollout_steps: int, use_masking: bool = True

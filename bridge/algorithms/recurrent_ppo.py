@@ -23,7 +23,6 @@ class RecurrentPPO(CompiledPPO, sb3_contrib.RecurrentPPO):
     """
 
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
-    SHOWS_ROLLOUT_END: ClassVar[bool] = False
     _algorithm: ClassVar[type[learn.PPO]] = learn.RecurrentPPO
 
     @constructor_like(sb3_contrib.RecurrentPPO)

@@ -124,27 +124,22 @@ class EvaluatingActor(Actor):
         return *map(np.asarray, results), *_remembered(memory)
 
     def evaluate(
-        self,
-        rollout: Rollout,
-        evaluated: tuple[np.ndarray, np.ndarray] | None,
-        done: np.ndarray,
-        last: Observation,
-        gamma: float,
-        gae_lambda: float,
+        self, rollout: Rollout, done: np.ndarray, last: Observation, gamma: float, gae_lambda: float
     ) -> list[np.ndarray]:
         """Return values, log-probabilities, advantages and returns of a rollout, each (n_steps, num_envs).
 
         Args:
           rollout: its observations, actions and rewards are read.
-          evaluated: the values and the log-probabilities, if these are known.
           done: whether an episode ended with each step, (n_steps, num_envs).
           last: the observations after the rollout.
           gamma, gae_lambda: of generalized advantage estimation.
         """
         steps, last = (rollout.observation, rollout.action, rollout.reward, done), self.network.from_host(last)
-        return [
-            np.asarray(part) for part in self.compiled.evaluate(self.params, steps, evaluated, last, gamma, gae_lambda)
-        ]
+        return [np.asarray(part) for part in self.compiled.evaluate(self.params, steps, last, gamma, gae_lambda)]
+
+    def evaluate_steps(self, rollout: Rollout, weights: np.ndarray) -> list[np.ndarray]:
+        """Return values and log-probabilities of a rollout with other weights, a vector, each (n_steps, num_envs)."""
+        return [np.asarray(part) for part in self.compiled.evaluate_steps(weights, rollout.observation, rollout.action)]
 
 
 def _remembered(memory: dict[str, Memory] | None) -> tuple[Any, ...]:
@@ -197,25 +192,29 @@ def _compiled_functions(network: Any) -> SimpleNamespace:
         evaluated = value, distribution.log_prob(action), is_nan(distribution)
         return action, network.to_env(action), *evaluated, recall(params, observation)
 
-    def evaluate(
-        params: Params,
-        steps: tuple[Observation, jax.Array, jax.Array, jax.Array],
-        evaluated: tuple[jax.Array, jax.Array] | None,
-        last: Observation,
-        gamma: float,
-        gae_lambda: float,
-    ) -> tuple[jax.Array, ...]:
+    def evaluate_steps(params: Params, observation: Observation, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         def rows(inputs: tuple[Observation, jax.Array]) -> tuple[jax.Array, jax.Array]:
             distribution, value = network.apply(params, inputs[0])
             return value, distribution.log_prob(inputs[1])
 
+        evaluated: tuple[jax.Array, jax.Array] = in_chunks(rows, (observation, action))
+        return evaluated
+
+    def evaluate(
+        params: Params,
+        steps: tuple[Observation, jax.Array, jax.Array, jax.Array],
+        last: Observation,
+        gamma: float,
+        gae_lambda: float,
+    ) -> tuple[jax.Array, ...]:
         observation, action, reward, done = steps
-        value, log_prob = in_chunks(rows, (observation, action)) if evaluated is None else evaluated
+        value, log_prob = evaluate_steps(params, observation, action)
         advantage = advantages(reward, value, done, network.apply(params, last)[1], gamma, gae_lambda)
         return value, log_prob, advantage, advantage + value
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
-    compiled = {function.__name__: jit(function) for function in (act, predict, act_and_evaluate, evaluate)}
+    functions: tuple[Any, ...] = (act, predict, act_and_evaluate, evaluate, evaluate_steps)
+    compiled = {function.__name__: jit(function) for function in functions}
     return SimpleNamespace(**compiled)
 
 

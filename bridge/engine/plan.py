@@ -30,9 +30,11 @@ from bridge.translate.policies.off_policy import (
     export_off_policy,
     learned_tensors,
     network_names,
+    network_parameters,
 )
 from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.pytorch.optimizers import export_optimizer
+from bridge.translate.pytorch.vectors import Vector, flatten
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import WrappedEnv
@@ -64,27 +66,25 @@ class Plan:
     Attributes:
       mode: how it takes steps.
       network: the policy as JAX functions; None if it has no translation.
+      params: of PPO and A2C, the parameters that it takes.
       actor: acts in one compiled function per step; None if SB3's code acts.
       wrapped_env: the environments and their wrappers, as one step function; None if they are stepped on the host.
       mesh: the devices over which `wrapped_env`, and what is learned from it, is divided; None if it is not.
       learner: what updates change; None if updates are SB3's.
-      user_code: names of the user's code that training calls (neither bridge's nor SB3's). With any, weights are read
-        from PyTorch before each update and written there after it.
+      user_code: names of the user's code that training calls (neither bridge's nor SB3's).
       instead_of_jax: why `make_vec_env` chose Gymnasium's environment although there is a JAX one; "" if it did not.
-      environments: why code of the environments may reach the model; None if it cannot. With a reason, weights are read
-        and written as with `user_code`.
       reasons: why not everything is compiled, a sentence each.
     """
 
     mode: Mode = Mode.SB3
     network: Any = None
+    params: Vector | None = None
     actor: Actor | None = None
     wrapped_env: WrappedEnv | None = None
     mesh: Mesh | None = None
     learner: Learner | None = None
     user_code: tuple[str, ...] = ()
     instead_of_jax: str = ""
-    environments: str | None = None
     reasons: list[str] = dataclasses.field(default_factory=list)
 
     # What the plan was made for, to notice when that changes.
@@ -102,11 +102,6 @@ class Plan:
             assert self.learner is not None
             self._compiled[sequential] = make(self.network, tuple(self.learner.exported.items()), sequential)
         return self._compiled[sequential]
-
-    @property
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """The parameters of the policy, in the order in which `network` of PPO and A2C takes them."""
-        return [] if self._snapshot is None else self._snapshot.parameters
 
     @property
     def collects(self) -> bool:
@@ -127,11 +122,7 @@ class Plan:
             *(f"not compiled: {reason}" for reason in self.reasons),
         ]
         if self.user_code:
-            lines.append(f"custom code, synced with PyTorch around each call: {', '.join(self.user_code)}")
-        if self.environments is not None:
-            lines.append(
-                f"synced with PyTorch around each step, as environments may access the model: {self.environments}"
-            )
+            lines.append(f"custom code, called as SB3 calls it: {', '.join(self.user_code)}")
         return "\n".join(lines)
 
     def _on_devices(self, mesh: Mesh) -> str:
@@ -203,7 +194,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         _require_faster(algorithm)
         plan._snapshot.require_whole()
         network, parameters = export_policy(policy), plan._snapshot.parameters
-        plan.network = network
+        plan.network, plan.params = network, Vector(parameters)
         require_trainable(policy, network)
         plan.learner = Learner({POLICY: parameters}, {}, {POLICY: policy.optimizer})
     except NotCompilable as reason:
@@ -338,6 +329,14 @@ def _require_divisible(algorithm: Any, wrapped_env: WrappedEnv) -> None:
         algorithm._settings_now().check_devices(mesh.size, wrapped_env.base.num_envs)
     except ValueError as error:
         raise NotCompilable(f"The devices cannot share the work equally: {error}") from error
+
+
+def flatten_networks(algorithm: Any) -> None:
+    """Give the parameters of each network that may be compiled one memory, as vectors that compiled functions read."""
+    policy = algorithm.policy
+    if algorithm.engine != "torch" and not is_slower_compiled(policy):
+        is_on_policy = isinstance(algorithm, OnPolicyAlgorithm)
+        flatten([[*policy.parameters()]] if is_on_policy else network_parameters(policy))
 
 
 def _require_faster(algorithm: Any) -> None:

@@ -37,8 +37,7 @@ class StepBatch:
     """Results of the steps of a compiled function that the host needs, with the leading axes (n_steps, num_envs).
 
     Attributes:
-      outputs: what a step of a JaxVecEnv returns, after the wrappers, without the observations. Final observations are
-        kept only if user code may read them.
+      outputs: what a step of a JaxVecEnv returns, after the wrappers, without observations.
       wrapper_outputs: the outputs of each wrapper.
     """
 
@@ -52,39 +51,22 @@ class StepBatch:
         return dones
 
 
-@struct
-class StepLocals:
-    """Values of SB3's locals that a callback may read: of each step, with a leading axis, or of the last step alone.
-
-    Attributes:
-      action: as stored; env_action: as passed to the environments; observation: after the step.
-      final_observation: the last observations of the episodes that ended; elsewhere, the observation.
-    """
-
-    action: Any
-    env_action: Any
-    observation: Arrays
-    final_observation: Arrays
-
-
 @dataclasses.dataclass
 class TrainingResults:
-    """Results of a compiled off-policy function that callbacks may be shown, on the host.
+    """Results of a compiled off-policy function, on the host.
 
     Attributes:
-      wrapped_env: the environments; before: the observation before the first step in `step_locals`.
+      wrapped_env: the environments.
       count: how many steps each environment took.
       num_updated: how often networks were updated; metrics: the latest value of each metric.
-      steps, step_locals: the steps.
+      steps: the steps.
     """
 
     wrapped_env: WrappedEnv
-    before: Arrays
     count: int
     num_updated: int
     metrics: dict[str, float]
     steps: StepBatch
-    step_locals: StepLocals
 
 
 class FinalState(NamedTuple):
@@ -182,7 +164,7 @@ class Environments:
             return CollectorState(state, Recalled(observation, *self.lstm_states))
         return CollectorState(state, masked_observation(self.venv, state, observation) if self.masks else observation)
 
-    def stepping(self, keeps_final_observation: bool = False) -> Step:
+    def stepping(self) -> Step:
         """Return a function that steps the environments and the wrappers, in traced code.
 
         It also returns the results of the step that the host needs, as a StepBatch without the axis of steps.
@@ -194,9 +176,7 @@ class Environments:
             wrapper_states, timestep, wrapper_outputs = step_wrappers(
                 self.wrapper_types, wrapper_states, timestep, action
             )
-            outputs = Outputs.of(timestep)._replace(observation=())
-            if not keeps_final_observation:
-                outputs = outputs._replace(final_observation=())
+            outputs = Outputs.of(timestep)._replace(observation=(), final_observation=())
             return (env_state, wrapper_states), timestep, StepBatch(outputs, wrapper_outputs)
 
         return masked_step(self.venv, step) if self.masks else step

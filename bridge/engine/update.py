@@ -94,12 +94,9 @@ def rollout_update(
 
 
 def update_from_rollout(
-    plan: Plan, keep: bool, update: Callable[..., Any], *arguments: object
+    plan: Plan, update: Callable[..., Any], *arguments: object
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Run a `rollout_update`, and write the results back.
-
-    Args:
-      keep: keep the results in vectors, as in `Learner.write_back`.
 
     Returns:
       The next key, and the metrics except for the explained variance.
@@ -107,7 +104,7 @@ def update_from_rollout(
     Raises:
       ValueError: weights became NaN. The weights from before the update are kept.
     """
-    key, metrics, _ = _run(plan, keep, update, *arguments)
+    key, metrics, _ = _run(plan, update, *arguments)
     return key, metrics
 
 
@@ -119,7 +116,6 @@ def update_from_samples(
     action_space: Space,
     key: np.ndarray,
     first: int,
-    keep: bool,
 ) -> tuple[np.ndarray, dict[str, float], np.ndarray | None]:
     """Learn from samples of SB3's replay buffer, and write the results back.
 
@@ -129,7 +125,6 @@ def update_from_samples(
       samples: one batch for each gradient step.
       key: the data of a key.
       first: the number of the first of these updates, among the updates that follow one collection.
-      keep: keep the results in vectors, as in `Learner.write_back`.
 
     Returns:
       The next key, the means of the metrics, and for samples with weights the sizes of their temporal-difference
@@ -147,22 +142,19 @@ def update_from_samples(
     each = [_transitions(sample, action_space, settings.gamma, from_host) for sample in samples]
     batches = jax.tree.map(lambda leaf, *rest: np.stack([leaf, *rest]) if rest else leaf[None], *each)
     state = read_learner(learner, num_updates)
-    return _run(plan, keep, update, settings, learner.settings(), state, batches, key, np.int32(first))
+    return _run(plan, update, settings, learner.settings(), state, batches, key, np.int32(first))
 
 
 def _run(
-    plan: Plan, keep: bool, update: Callable[..., Any], *arguments: object
+    plan: Plan, update: Callable[..., Any], *arguments: object
 ) -> tuple[np.ndarray, dict[str, float], np.ndarray | None]:
     state, key, metrics = update(*arguments)
     metrics = to_host(metrics)
     errors = metrics.pop(TD_ERRORS, None)
     means = {name: value.item() for name, value in metrics.items()}
-    # If a mean is NaN, the parameters of any network may be, and with `keep` only the network that acts would be
-    # checked.
-    keep = keep and not any(value != value for value in means.values())
     assert plan.learner is not None
     try:
-        plan.learner.write_back(state.params, state.targets, state.optimizer_states, keep)
+        plan.learner.write_back(state.params, state.targets, state.optimizer_states)
     except ValueError as error:
         losses = ", ".join(f"{name} {value:.3g}" for name, value in means.items() if "loss" in name)
         raise ValueError(f"{error} Losses of the update: {losses}.") from None

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.policies.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
+from bridge.translate.pytorch.modules import unravel
 from bridge.vec_env.packing import Packed, Packing
 from bridge.wrappers import CompiledWrapper
 from bridge.wrappers.vec_monitor import CompiledMonitor
@@ -53,7 +54,7 @@ def _episodes(
     """
     env_keys = jax.vmap(jax.random.key)(seeds)
     policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(env_keys, jnp.uint32(DRAWS_OF_POLICY))
-    named, recalls = network.unravel(parameters), hasattr(network, "recall")
+    named, recalls = unravel(network.module.inputs, parameters), hasattr(network, "recall")
 
     # One environment at a time, so that its random draws do not depend on the number of environments.
     def act(observation: Any, key: jax.Array, step: jax.Array) -> tuple[jax.Array, Any]:

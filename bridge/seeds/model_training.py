@@ -15,8 +15,6 @@ from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgor
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
 from bridge.engine.user_code.overrides import is_ours
 from bridge.errors import NotCompilable
-from bridge.translate.pytorch.modules import read_parameters, write_parameters
-from bridge.translate.pytorch.optimizers import write_optimizer
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import learn
 from jaxenvs.learn import Moments, Training, TrainingState
@@ -71,11 +69,11 @@ def training_of(model: Model, total_timesteps: int) -> Training:
 
 def parameters_of(model: Model) -> Any:
     """Return the parameters with which the model's training begins."""
-    if isinstance(model, CompiledOnPolicyAlgorithm):
-        return jnp.asarray(read_parameters(model.policy.parameters()))
     learner = model.plan.learner
     assert learner is not None
     params, targets, _ = learner.vectors()
+    if isinstance(model, CompiledOnPolicyAlgorithm):
+        return jnp.array(params[POLICY])
     # The Training itself creates the logarithm of the entropy coefficient and the targets, except for running
     # statistics.
     own = {name: vector for name, vector in params.items() if name != "log_ent_coef"}
@@ -90,17 +88,13 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
     model._total_timesteps = total_timesteps
     model._current_progress_remaining = 1 - model.num_timesteps / total_timesteps
     model._n_updates = int(state.learner.num_updates)
-    if isinstance(model, CompiledOnPolicyAlgorithm):
-        write_parameters(model.policy.parameters(), state.learner.params[POLICY])
-        write_optimizer(model.policy.optimizer, state.learner.optimizer_states[POLICY])
-    else:
-        learner = model.plan.learner
-        assert learner is not None
-        _, _, like = learner.vectors()
-        # An optax chain of one part and the part itself have the same leaves.
-        leaves = jax.tree.leaves(state.learner.optimizer_states)
-        moments = jax.tree.unflatten(jax.tree.structure(like), leaves)
-        learner.write_back(state.learner.params, state.learner.targets, moments)
+    learner = model.plan.learner
+    assert learner is not None
+    _, _, like = learner.vectors()
+    # An optax chain of one part and the part itself have the same leaves.
+    moments = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(state.learner.optimizer_states))
+    learner.write_back(state.learner.params, state.learner.targets, moments)
+    if isinstance(model, CompiledOffPolicyAlgorithm):
         model._episode_num = int(metrics["episodes"].sum()) if metrics else 0
         if isinstance(model, EpsilonGreedyAlgorithm):
             model._n_calls = steps

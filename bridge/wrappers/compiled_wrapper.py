@@ -10,7 +10,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from bridge.sb3 import Infos
 from jaxenvs import VectorTimeStep
-from jaxenvs.deprecated import FormerName, warn_renamed
+from jaxenvs.deprecated import warn_renamed
 
 W = TypeVar("W", bound=VecEnvWrapper)
 
@@ -31,14 +31,10 @@ class CompiledWrapper(Generic[W]):
         wrap another number of environments: then `bridge.evaluate` runs that many episodes at once.
       divides: True if the wrapped environments may be divided over devices, each of which steps a part. `layout` says
         which parts of the state have the axis of environments; all outputs of `step` have it.
-      needs_every_step: whether a callback reads every step of the rollout. If so, `step` may return more outputs, for
-        `show`.
     """
 
     any_num_envs: ClassVar[bool] = False
     divides: ClassVar[bool] = False
-    needs_every_step: bool = False
-    is_watched = FormerName("needs_every_step")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -112,9 +108,6 @@ class CompiledWrapper(Generic[W]):
 
     def write_back(self, state: Any) -> None:
         """Write the state after the last step of a rollout, which is on the host and read-only, to the wrapper."""
-
-    def show(self, outputs: Any) -> None:
-        """Set the wrapper's attributes to what they are after one step, from its outputs, for a callback."""
 
     def infos(self, infos: Infos, step: np.ndarray, env_indices: np.ndarray, outputs: Any) -> None:
         """Change the infos of the episodes that ended, in place.

@@ -29,14 +29,12 @@ class NormalizeState:
       old_obs, old_reward: the last observation and reward, not normalized.
       axis_name: the axis of the devices over which environments are divided, for statistics of all of them; None if
         they are not divided.
-      needs_every_step: whether each step is shown to a callback.
     """
 
     normalizer: Normalizer
     old_obs: Any
     old_reward: Any
     axis_name: str | None = static(default=None)
-    needs_every_step: bool = static(default=False)
 
 
 class CompiledNormalize(CompiledWrapper[VecNormalize]):
@@ -78,7 +76,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         mesh = getattr(env.unwrapped, "mesh", None)
         axis_name = None if mesh is None else mesh.axis_names[0]
         old_reward = np.zeros(env.num_envs, np.float32)
-        return NormalizeState(normalizer, self._old_obs(), old_reward, axis_name, self.needs_every_step)
+        return NormalizeState(normalizer, self._old_obs(), old_reward, axis_name)
 
     @staticmethod
     def step(
@@ -88,7 +86,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         old_obs = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), timestep.observation, state.old_obs)
         normalized = normalized.replace(reward=normalized.reward.astype(jnp.float32))
         after = dataclasses.replace(state, normalizer=normalizer, old_obs=old_obs, old_reward=timestep.reward)
-        return after, normalized, (old_obs, timestep.reward) if state.needs_every_step else ()
+        return after, normalized, ()
 
     @staticmethod
     def layout(state: NormalizeState, per_env: Any, same: Any) -> NormalizeState:
@@ -102,12 +100,8 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
             jax.tree.map(_add, self._map_statistics(lambda rms: rms), normalizer.observation_seen)
             _add(env.ret_rms, normalizer.reward_seen)
         env.returns = np.array(normalizer.discounted_return, np.float64)
-        self.show((state.old_obs, state.old_reward))
-
-    def show(self, outputs: Any) -> None:
-        old_obs, old_reward = outputs
-        self.wrapper.old_obs = jax.tree.map(lambda leaf, old: np.array(leaf, old.dtype), old_obs, self._old_obs())
-        self.wrapper.old_reward = np.array(old_reward)
+        env.old_obs = jax.tree.map(lambda leaf, old: np.array(leaf, old.dtype), state.old_obs, self._old_obs())
+        env.old_reward = np.array(state.old_reward)
 
     def _old_obs(self) -> Any:
         """Return the last observation before normalization; before the first one, zeros."""

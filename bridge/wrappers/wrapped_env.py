@@ -173,17 +173,6 @@ class WrappedEnv:
                 raise NotCompilable(f"The {kind} cannot be copied for an evaluation: {error}.") from error
         return env
 
-    def set_needs_every_step(self, needs_every_step: bool) -> None:
-        """Set whether a callback needs every step of the next rollout."""
-        for wrapper in self.wrappers:
-            wrapper.needs_every_step = needs_every_step
-
-    def show(self, outputs: tuple[object, ...], step: int) -> None:
-        """Show the wrappers' attributes as they are after a step of the rollout, from the stacked outputs of `step`."""
-        for wrapper, output in zip(self.wrappers, outputs):
-            if type(wrapper).show is not CompiledWrapper.show:
-                wrapper.show(jax.tree.map(lambda leaf: leaf[step], output))
-
     def state(self) -> tuple[Any, ...]:
         """Return the states of the wrappers with which a rollout starts."""
         return tuple(wrapper.state() for wrapper in self.wrappers)

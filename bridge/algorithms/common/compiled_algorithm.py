@@ -25,9 +25,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
 from bridge.configuration import without_dynamo
-from bridge.engine.plan import Plan, require_engine
+from bridge.engine.plan import Plan, flatten_networks, require_engine
 from bridge.engine.runtime import compile_seconds, release_freed_memory
-from bridge.engine.session import CallbackDoor, Session
+from bridge.engine.session import Session
 from bridge.environment_ids import is_jax_id
 from bridge.factory import make_vec_env
 from bridge.host_env.serial_vec_env import SerialVecEnv
@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., None])
 # Attributes of a model that belong to this process only. They are neither saved nor pickled.
 NOT_SAVED = (
     *("_own_session", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout"),
-    *("_steps_begun", "_masks", "metrics"),
+    *("_collects_on_jax", "_on_jax", "_has_begun", "_masks", "metrics"),
     *("_compiled_before", "_compiled_so_far", "_recorded_at"),
 )
 
@@ -104,8 +104,8 @@ class CompiledAlgorithm(BaseAlgorithm):
         Raises:
           NotCompilable: with `engine="xla"`, if not everything can be compiled.
         """
-        with self._session.user_code():  # user code may read the plan, and change it
-            return self._current_plan(self.env)
+        self._session.forget()  # whoever reads it may have changed what it depends on
+        return self._current_plan(self.env)
 
     def _current_plan(self, env: VecEnv | None) -> Plan:
         return self._session.current_plan(self, env)
@@ -122,14 +122,13 @@ class CompiledAlgorithm(BaseAlgorithm):
         shown = {"self": self, **arguments.arguments, **self._locals_of_learn}
         log_interval = arguments.arguments.pop("log_interval")
         total_timesteps, callback = self._setup_learn(**arguments.arguments)
-        door = CallbackDoor(self._session, callback)
-        door.on_training_start({**shown, "total_timesteps": total_timesteps, "callback": callback}, globals())
+        callback.on_training_start({**shown, "total_timesteps": total_timesteps, "callback": callback}, globals())
         with self._session.training(callback):
-            self._train_until(total_timesteps, door, log_interval)
-        door.on_training_end()
+            self._train_until(total_timesteps, callback, log_interval)
+        callback.on_training_end()
         return self
 
-    def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
+    def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
         """Run the loop of SB3's `learn` until `total_timesteps`."""
         raise NotImplementedError
 
@@ -220,6 +219,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         key = vars(self).get("key")  # set if a zip is being loaded
         with without_dynamo():
             super()._setup_model()  # type: ignore[safe-super]
+        flatten_networks(self)
         if key is not None:
             self.key = key
 
@@ -243,12 +243,12 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     def get_parameters(self) -> Any:
         """Return the weights and the states of the optimizers, as SB3 does."""
-        with self._session.user_code(), without_dynamo():
+        with without_dynamo():
             return super().get_parameters()
 
     def set_parameters(self, *args: Any, **kwargs: Any) -> None:
         """Set the weights and the states of the optimizers, as SB3 does, with the same arguments."""
-        with self._session.user_code(), without_dynamo():
+        with without_dynamo():
             super().set_parameters(*args, **kwargs)
 
     def save(self, path: SavePath, *args: Any, **kwargs: Any) -> None:
@@ -269,8 +269,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         return [*super()._excluded_save_params(), *NOT_SAVED]
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._session.user_code():
-            return {name: value for name, value in vars(self).items() if name not in NOT_SAVED}
+        return {name: value for name, value in vars(self).items() if name not in NOT_SAVED}
 
     @staticmethod
     def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:

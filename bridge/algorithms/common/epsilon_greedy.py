@@ -36,12 +36,6 @@ class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
     def _calls_of_interval(self) -> int:
         return self._n_calls % max(self.target_update_interval // self.n_envs, 1)
 
-    def _on_step(self) -> None:
-        if (self._n_calls + 1) % max(self.target_update_interval // self.n_envs, 1):
-            return super()._on_step()
-        with self._session.torch_code():  # SB3's code updates the target network in PyTorch
-            super()._on_step()
-
     def _optimizers(self) -> torch.optim.Optimizer:
         return self.policy.optimizer
 

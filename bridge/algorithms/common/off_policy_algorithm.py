@@ -1,14 +1,16 @@
 """Base class of the off-policy algorithms: compiled acting, storing and updating instead of SB3's loops.
 
-On JAX environments all three are one compiled function, which runs until a callback needs to see a step. On any other
-environment acting is a compiled function, called in each step, and the updates that fall due together are another.
-Whenever user code runs, everything is where SB3 has it: see `bridge.engine.session`.
+On JAX environments all three are one compiled function, which runs until a callback needs a step. On any other
+environment acting is a compiled function, called in each step, and the updates that fall due together are another. If a
+callback looks, SB3's own loop runs, with the same two functions.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
+import sys
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,13 +24,13 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer
 from bridge.engine.acting import Actor
-from bridge.engine.callbacks.callback_replay import show_steps
-from bridge.engine.callbacks.callback_schedule import Pace, steps_until_needed
-from bridge.engine.off_policy import host_loop
+from bridge.engine.callbacks.callback_schedule import Pace
+from bridge.engine.callbacks.known import looks, needs_rollouts, steps_until_needed
+from bridge.engine.callbacks.taken_steps import count_steps
+from bridge.engine.off_policy import host_loop, on_jax
 from bridge.engine.off_policy.compiled_training import most_steps, run_steps
 from bridge.engine.plan import Mode
 from bridge.engine.runtime import keep_freed_memory
-from bridge.engine.session import CallbackDoor
 from bridge.engine.steps import TrainingResults
 from bridge.engine.update import update_from_samples
 from bridge.errors import NotCompilable
@@ -39,6 +41,8 @@ from bridge.translate.action_noise import export_noise_if_known, noise_state, wr
 from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
+# SB3's message.
+COLLECTS_NOTHING = "Should at least collect one step or episode."
 # On the host, at most this many gradient steps run in one compiled function.
 MOST_TOGETHER = 128
 # Added to errors that become priorities, so that every transition can still be drawn.
@@ -52,9 +56,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     _iteration = 0
     _step_of_iteration = 0
     _update_is_due = False
-    # How many steps of a rollout a compiled function took before the host continues it; None if the host starts it.
-    _steps_begun: int | None = None
-    _episodes_before_iteration = 0
+    # Whether SB3's loop collects on JAX environments, with the draws and the store of the compiled function.
+    _collects_on_jax = False
     # Whether SB3's `train` counts each update before it samples for it, rather than all updates at its end.
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False
 
@@ -124,22 +127,32 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self._begin_iteration()
         return given
 
-    def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
+    def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
         if getattr(self.train, "__func__", None) is CompiledOffPolicyAlgorithm.train:
             self._require_weights_known()  # fail now rather than at the first update
         pace, can_continue = Pace(), True
         try:
             while can_continue and (self.num_timesteps < total_timesteps or self._step_of_iteration):
-                if self._current_plan(self.env).mode is Mode.COMPILED:
-                    can_continue = self._run_steps(door, log_interval, pace)
+                if self._current_plan(self.env).mode is Mode.COMPILED and self._is_quiet(callback):
+                    can_continue = self._run_steps(callback, log_interval, pace)
                 else:
-                    can_continue = self._iterate(door, log_interval)
+                    can_continue = self._iterate(callback, log_interval)
             if can_continue:
                 self._update_if_due()
         except Exception:
             self._begin_iteration()  # as in SB3, a failed iteration is dropped. After Ctrl-C nothing is lost
             raise
         self._begin_iteration()
+
+    def _is_quiet(self, callback: BaseCallback) -> bool:
+        """Return whether the callback needs no step of the next iteration, or of the rest of this one."""
+        if looks(callback):
+            return False
+        if self._step_of_iteration:
+            return True  # asked when it began
+        # An iteration of episodes may take any number of steps.
+        length = self._frequency.frequency if self._frequency.unit is TrainFrequencyUnit.STEP else sys.maxsize
+        return steps_until_needed(callback, self.num_timesteps, self.n_envs) >= length
 
     def _update_if_due(self) -> None:
         """Run the pending update, which a compiled function otherwise runs before its next step."""
@@ -150,75 +163,83 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self.train(batch_size=self.batch_size, gradient_steps=self._settings_now().num_updates(self.n_envs))
             self._update_is_due = False
             return
-        signals = self._session.signals
-        with signals.waiting():
-            self._record_trained(run_steps(self, plan, 0, math.inf, needs_every_step=False), begun=0)
+        with self._session.signals.waiting():
+            self._record_trained(run_steps(self, plan, 0, math.inf), begun=0)
 
-    def _iterate(self, door: CallbackDoor, log_interval: int | None, has_begun: bool = False) -> bool:
-        """Run one iteration of SB3's `learn`.
-
-        Args:
-          has_begun: whether the callback's `on_rollout_start` has been called.
-        """
+    def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
+        """Run one iteration of SB3's `learn`."""
         self._update_if_due()  # left by the compiled function before
         # If the mode has changed within an iteration, this runs only the rest of it.
-        self._steps_begun = self._step_of_iteration if has_begun or self._step_of_iteration else None
-        self._begin_iteration()
+        taken = self._step_of_iteration
         assert self.env is not None
         rollout = self.collect_rollouts(
             self.env,
-            train_freq=self._frequency,
+            train_freq=self._frequency._replace(frequency=self._frequency.frequency - taken),
             action_noise=self.action_noise,
-            callback=door.callback,
+            callback=callback,
             learning_starts=self.learning_starts,
             replay_buffer=self.replay_buffer,
             log_interval=log_interval,
         )
+        self._begin_iteration()
         if rollout.continue_training and self.num_timesteps > self.learning_starts:
-            gradient_steps = self.gradient_steps if self.gradient_steps >= 0 else rollout.episode_timesteps
-            if gradient_steps > 0:
+            timesteps = rollout.episode_timesteps + taken * self.n_envs
+            gradient_steps = self.gradient_steps if self.gradient_steps >= 0 else timesteps
+            plan = self._current_plan(self.env)
+            if gradient_steps > 0 and plan.mode is Mode.COMPILED and plan.mesh is None:
+                self._update_is_due = True
+                self._update_if_due()
+            elif gradient_steps > 0:
                 self.train(batch_size=self.batch_size, gradient_steps=gradient_steps)
         return rollout.continue_training
 
-    def _run_steps(self, door: CallbackDoor, log_interval: int | None, pace: Pace) -> bool:
-        """Run the compiled function until the callback needs to see a step, and show it. Return False to stop."""
+    def _run_steps(self, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
+        """Run the compiled function until the callback needs a step, and count its steps. Return False to stop."""
         train_freq, num_envs, begun = self._frequency.frequency, self.n_envs, self._step_of_iteration
         self._random_before_rollout = None  # it belongs to rollouts on the host
-        assert train_freq > 0, host_loop.COLLECTS_NOTHING
-        to_end, needs_every_step = train_freq - begun, door.needs_every_step
-        # Only for a ScheduledCallback may a rollout start elsewhere than between two iterations.
-        if begun == 0 or not needs_every_step:
-            if door.needs_rollouts:
-                self._update_if_due()  # as SB3 does before a rollout starts
-            door.on_rollout_start()
+        assert train_freq > 0, COLLECTS_NOTHING
+        has_hooks = needs_rollouts(callback)
+        if has_hooks and begun == 0:
+            self._update_if_due()  # as SB3 does before a rollout starts
+            callback.on_rollout_start()
+            self._session.forget()
         plan = self._current_plan(self.env)
         if plan.mode is not Mode.COMPILED:  # `on_rollout_start` has changed the plan
-            return self._iterate(door, log_interval, has_begun=True)
-        if needs_every_step:
-            steps = to_end
-        else:
-            left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
-            # The iteration that reaches the end is finished, as in SB3.
-            steps = to_end + -(-left // train_freq) * train_freq
-            until_needed = steps_until_needed(door.callback, self.num_timesteps, num_envs, shows_ends=True)
-            steps = pace.next(min(steps, most_steps(num_envs), until_needed + 1))
+            return True
+        to_end = train_freq - begun
+        left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
+        until_needed = steps_until_needed(callback, self.num_timesteps, num_envs)
+        most = pace.next(min(most_steps(num_envs), until_needed, left + to_end))
+        # Whole iterations, of which that which reaches the end is finished, as in SB3.
+        steps = to_end + -(-left // train_freq) * train_freq
+        steps = min(steps, to_end + max(0, most - to_end) // train_freq * train_freq, most_steps(num_envs))
         # A log is written at the step that ends an episode.
         episodes = math.inf
         if log_interval is not None and self.logger.output_formats:
             episodes = abs(log_interval) - self._episode_num % abs(log_interval)
-        learning_starts, signals = self.learning_starts, self._session.signals
-        with signals.waiting():
+        learning_starts = self.learning_starts
+        with self._session.signals.waiting():
             with pace.running(steps):
-                results = run_steps(self, plan, steps, episodes, needs_every_step, door.needs_steps)
+                results = run_steps(self, plan, steps, episodes)
             self._record_trained(results, begun)
-            can_continue = show_steps(self, door, log_interval, results, needs_every_step, signals)
-        if not can_continue:
-            return False
-        if self._step_of_iteration == 0 or not needs_every_step:
-            door.on_rollout_end()
+            after = functools.partial(self._after_step, log_interval)
+            if not count_steps(self, self._session, callback, results.wrapped_env, results.steps, after):
+                return False
+        if has_hooks and self._step_of_iteration == 0:
+            callback.on_rollout_end()
+            self._session.forget()
         if self.learning_starts != learning_starts and self._step_of_iteration == 0:  # a callback has changed it
             self._update_is_due = self.num_timesteps > self.learning_starts and self.gradient_steps != 0
         return True
+
+    def _after_step(self, log_interval: int | None, num_ended: int) -> None:
+        """Do what SB3's loop does after a step and its callback."""
+        self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+        self._count_step()
+        for _ in range(num_ended):
+            self._episode_num += 1
+            if log_interval is not None and self._episode_num % log_interval == 0:
+                self.dump_logs()
 
     def _record_trained(self, results: TrainingResults, begun: int) -> None:
         """Log the last update of a compiled function, and set its learning rate where SB3 sets it.
@@ -282,31 +303,35 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         log_interval: int | None = None,
     ) -> RolloutReturn:
         """Collect a rollout as SB3 does, with one compiled function that acts in each step if the policy allows it."""
+        assert train_freq.frequency > 0, COLLECTS_NOTHING
         plan = self._current_plan(self.env)
-        begun, self._steps_begun = self._steps_begun, None
-        rest = replay_buffer, action_noise, learning_starts, log_interval
+        given = train_freq, replay_buffer, action_noise, learning_starts, log_interval
         # With state-dependent exploration SB3 draws before it calls callbacks, which may save a checkpoint.
         self._random_before_rollout = get_random_state() if self.use_sde else None
-        if plan.actor is None:
-            taken = begun or 0
-            left = train_freq._replace(frequency=train_freq.frequency - taken)
-            with self._session.user_code():  # callbacks run in SB3's loop
-                rollout = super().collect_rollouts(env, callback, left, *rest)
-            return rollout._replace(episode_timesteps=rollout.episode_timesteps + taken * env.num_envs)
-        plan.actor.refresh()
-        door = CallbackDoor(self._session, callback)
-        return host_loop.collect_rollouts(self, plan, env, door, train_freq, *rest, begun)
+        is_ours = plan.mode is Mode.ACTING and "_update_info_buffer" not in plan.user_code and not self.use_sde
+        if is_ours and not needs_rollouts(callback) and self._is_quiet(callback):
+            return host_loop.collect_rollouts(self, env, callback, *given)
+        self._collects_on_jax = plan.mode is Mode.COMPILED and plan.mesh is None
+        try:
+            return super().collect_rollouts(env, callback, *given)
+        finally:
+            self._collects_on_jax = False
+            self._session.forget()
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
         plan = self._session.plan
-        is_random = self.num_timesteps < learning_starts
-        if is_random or plan is None or plan.actor is None or self.use_sde or "predict" in plan.user_code:
+        if plan is None or plan.actor is None or "predict" in plan.user_code:
             return super()._sample_action(learning_starts, action_noise, n_envs)
-        if not self._session.on_device:
-            if not plan.acts_as_planned(self.policy):
-                return super()._sample_action(learning_starts, action_noise, n_envs)
+        is_planned = self._session.is_known or plan.acts_as_planned(self.policy)
+        if self._collects_on_jax and is_planned:
+            action = on_jax.sample_action(self, plan)
+            self._step_of_iteration += 1
+            return action
+        if self.num_timesteps < learning_starts or self.use_sde or not is_planned:
+            return super()._sample_action(learning_starts, action_noise, n_envs)
+        if not self._session.is_known:
             plan.actor.refresh()
         return self._act(plan.actor, action_noise, n_envs)
 
@@ -330,6 +355,9 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         infos: Infos,
     ) -> None:
         plan = self._session.plan
+        if self._collects_on_jax:
+            on_jax.store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos)
+            return None
         if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.user_code:
             return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         # SB3 first copies the observation, which replay buffers do again, and loops over the environments.
@@ -363,8 +391,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self._require_weights_known()
             if self.engine == "auto" and self.device.type == "cpu":
                 keep_freed_memory()
-            with self._session.user_code():  # SB3's code, and hooks in the policy
-                return super().train(gradient_steps, batch_size)
+            return super().train(gradient_steps, batch_size)
         self._update_learning_rate(self._optimizers())
         num_before = self._n_updates
         settings = self._settings_now().replace(learning_rate=plan.learner.learning_rates())
@@ -384,7 +411,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             with self._session.signals.waiting():
                 before, after = num_before + first, num_before + first + len(samples)
                 self.key, metrics, errors = update_from_samples(
-                    plan, settings, before, samples, self.action_space, self.key, first, self._session.on_device
+                    plan, settings, before, samples, self.action_space, self.key, first
                 )
             if prioritized is not None and errors is not None:
                 prioritized.update_priorities(samples[0].indices, errors[0] + LEAST_PRIORITY)

@@ -1,12 +1,12 @@
 """Base class of PPO, A2C and sb3-contrib's variants of PPO: compiled rollouts and updates instead of SB3's loops.
 
-    iteration:  rollout  ->  callbacks see its steps  ->  log  ->  update
+    iteration:  rollout  ->  callbacks  ->  log  ->  update
     compiled:   one function for the rollout and one for the update, or, if no callback and no log needs to see a step
                 or an update in between, one function for several iterations
+    a callback looks, or an announced step is in the rollout: SB3's own loop, with compiled acting, and the update
 
-Between two compiled functions everything is where SB3 has it: weights in the torch policy, the rollout in the rollout
-buffer, statistics in the wrappers, and moments in the optimizer before any user code runs (see Learner). A callback, a
-subclass or `save` therefore reads current values, and what it writes there takes effect, as with SB3.
+Weights, moments and statistics are where SB3 has them at any time. A callback, a subclass or `save` therefore reads
+current values, and what it writes there takes effect, as with SB3.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 from concurrent.futures import wait
 from typing import Any, ClassVar
 
+import numpy as np
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -22,15 +23,17 @@ from stable_baselines3.common.utils import explained_variance
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
-from bridge.engine.callbacks.callback_replay import show_rollout
-from bridge.engine.callbacks.callback_schedule import Pace, steps_until_needed
-from bridge.engine.on_policy import compiled_training
-from bridge.engine.on_policy.host_loop import HostRollout
+from bridge.engine.callbacks.callback_schedule import Pace
+from bridge.engine.callbacks.known import looks, needs_rollouts, steps_until_needed
+from bridge.engine.callbacks.taken_steps import count_steps
+from bridge.engine.on_policy import compiled_training, sb3_loop
+from bridge.engine.on_policy.host_loop import HostRollout, can_evaluate_later
+from bridge.engine.on_policy.on_jax import OnJax
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.runtime import compile_meanwhile, keep_freed_memory
-from bridge.engine.session import CallbackDoor
 from bridge.engine.update import rollout_update, update_from_rollout
 from bridge.randomness import get_random_state
+from bridge.sb3 import Infos
 from jaxenvs.learn import OnPolicySettings
 
 
@@ -45,9 +48,11 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RolloutBuffer, DictRolloutBuffer)
     # Whether the policy supports action masks; `_masks`: whether they are used now.
     MASKS: ClassVar[bool] = False
-    # Whether callbacks get the locals at the end of a rollout, in addition to the locals of its last step.
-    SHOWS_ROLLOUT_END: ClassVar[bool] = True
     _masks: bool = False
+    # While SB3's loop collects on JAX environments, what it needs of the compiled rollout.
+    _on_jax: OnJax | None = None
+    # Whether `on_rollout_start` has been called for the next rollout.
+    _has_begun = False
     _compiling_for: Plan | None = None
 
     # --- Overridden by each algorithm ---------------------------------------------------------------------------
@@ -79,21 +84,25 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
 
     # --- SB3's methods ------------------------------------------------------------------------------------------
 
-    def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
+    def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
         iteration, pace = 0, Pace()
         while self.num_timesteps < total_timesteps:
             assert self.env is not None
             until_log = math.inf if log_interval is None else abs(log_interval) - iteration % abs(log_interval)
             plan = self._current_plan(self.env)
-            count = pace.next(self._iterations_ahead(plan, door.callback, total_timesteps, until_log))
-            log_at = iteration + count if until_log <= count else None
-            with pace.running(count):
-                if count and self._iterate(plan, door, total_timesteps, count, log_at):
+            count = pace.next(self._iterations_ahead(plan, callback, total_timesteps, until_log))
+            if count:
+                log_at = iteration + count if until_log <= count else None
+                with pace.running(count):
+                    can_continue = self._iterate(callback, total_timesteps, count, log_at)
+                if can_continue is not None:
+                    if not can_continue:
+                        break
                     iteration += count
                     continue
             further = {"use_masking": self._masks} if self.MASKS else {}
             if not self.collect_rollouts(
-                self.env, door.callback, self.rollout_buffer, n_rollout_steps=self.n_steps, **further
+                self.env, callback, self.rollout_buffer, n_rollout_steps=self.n_steps, **further
             ):
                 break
             iteration += 1
@@ -108,34 +117,59 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         No callback and no log needs to see a step of these iterations before their end.
         """
         most = compiled_training.most_iterations(self, plan)
-        until_needed = steps_until_needed(callback, self.num_timesteps, self.n_envs) // self.n_steps if most else 0
+        if not most or looks(callback):
+            return 0
+        until_needed = steps_until_needed(callback, self.num_timesteps, self.n_envs) // self.n_steps
         left = -(-(total_timesteps - self.num_timesteps) // (self.n_steps * self.n_envs))
         # SB3 logs between the rollout and the update of an iteration, so a logged iteration must be the last, or run
         # alone.
         unlogged = max(1, until_log - 1) if self.logger.output_formats else math.inf
         return int(min(until_needed, left, unlogged, most))
 
-    def _iterate(self, plan: Plan, door: CallbackDoor, total_timesteps: int, count: int, log_at: int | None) -> bool:
-        """Run `count` iterations in one compiled function. Return False, with nothing changed, if each must run alone.
+    def _iterate(self, callback: BaseCallback, total_timesteps: int, count: int, log_at: int | None) -> bool | None:
+        """Run `count` iterations in one compiled function, and show the callback what it needs of them.
 
         Args:
           log_at: the number of the last iteration, if it is logged.
+
+        Returns:
+          False if the callback stops training. None if each iteration must run alone; nothing has changed then.
         """
-        settings = self._settings_ahead(total_timesteps, count)
-        collected = compiled_training.run_iterations(self, plan, settings)
+        self._start_rollout(callback)
+        plan = self._current_plan(self.env)
+        collected = None
+        if compiled_training.most_iterations(self, plan):  # unless `on_rollout_start` has changed the plan
+            settings = self._settings_ahead(total_timesteps, count)
+            collected = compiled_training.run_iterations(self, plan, settings)
         if collected is None:
-            return False
-        signals = self._session.signals
-        with signals.waiting():  # otherwise a handler could find new weights but old counts of steps
+            return None
+        self._has_begun = False
+        with self._session.signals.waiting():  # otherwise a handler could find new weights but old counts of steps
             compiled_training.write_back(self, plan, self.rollout_buffer, collected)
             self._record_compile_time()
-            show_rollout(self, collected.wrapped_env, door, self.rollout_buffer, collected.steps, False, signals)
+            wrapped_env, steps = collected.wrapped_env, collected.steps
+            can_continue = count_steps(self, self._session, callback, wrapped_env, steps)
             self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
             if log_at is not None:
                 self.dump_logs(log_at)
             self._update_learning_rate(self.policy.optimizer)
             self._record_updates(settings, collected.metrics)
-        return True
+        if can_continue:
+            self._end_rollout(callback)
+        return can_continue
+
+    def _start_rollout(self, callback: BaseCallback) -> None:
+        """Call the callback's `on_rollout_start`, if it does something there, and note that it has been called."""
+        if not self._has_begun and needs_rollouts(callback):
+            self.rollout_buffer.reset()
+            callback.on_rollout_start()
+            self._has_begun = True
+            self._session.forget()
+
+    def _end_rollout(self, callback: BaseCallback) -> None:
+        if needs_rollouts(callback):
+            callback.on_rollout_end()
+            self._session.forget()
 
     def _settings_ahead(self, total_timesteps: int, count: int) -> list[OnPolicySettings]:
         """Return the settings of the next updates, at the training progress that each of them will have."""
@@ -162,34 +196,46 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         plan = self._current_plan(env)
         self._compile_update(plan)
         self._random_before_rollout = None
-        door, same_noise = CallbackDoor(self._session, callback), self._steps_of_same_noise()
-        if plan.mode is Mode.ACTING and n_rollout_steps == rollout_buffer.buffer_size:
-            return HostRollout(self, plan, env, door, rollout_buffer, same_noise).run()
-        if plan.mode is not Mode.COMPILED:
-            # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a
-            # checkpoint. A training that continues from the checkpoint draws them again, so it needs the states from
-            # before.
-            self._random_before_rollout = get_random_state() if self.use_sde else None
-            further = (self._masks,) if self.MASKS else ()
-            with self._session.user_code():  # callbacks run in SB3's loop
-                return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps, *further)
+        sb3s, further = super().collect_rollouts, (self._masks,) if self.MASKS else ()
+        has_begun, self._has_begun = self._has_begun, False
+        is_quiet = has_begun or (
+            not looks(callback)
+            and steps_until_needed(callback, self.num_timesteps, self.n_envs) >= n_rollout_steps
+            and n_rollout_steps == rollout_buffer.buffer_size
+        )
+        if is_quiet and plan.mode is Mode.COMPILED:
+            self._has_begun = has_begun
+            self._start_rollout(callback)
+            has_begun, self._has_begun = self._has_begun, False
+            plan = self._current_plan(env)
+            if plan.mode is Mode.COMPILED:
+                return self._collect_compiled(plan, callback, rollout_buffer)
+        if has_begun or (is_quiet and plan.mode is Mode.ACTING and can_evaluate_later(plan, env)):
+            same_noise = self._steps_of_same_noise()
+            return HostRollout(self, self._session, plan, env, callback, rollout_buffer, same_noise).run(has_begun)
+        # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a checkpoint.
+        # A training that continues from the checkpoint draws them again, so it needs the states from before.
+        self._random_before_rollout = get_random_state() if self.use_sde else None
+        return sb3_loop.collect_rollouts(
+            sb3s, self, self._session, env, callback, rollout_buffer, n_rollout_steps, *further
+        )
+
+    def _collect_compiled(self, plan: Plan, callback: BaseCallback, rollout_buffer: RolloutBuffer) -> bool:
         if self.policy.training:
             self.policy.set_training_mode(False)
-        if door.needs_rollouts:
-            rollout_buffer.reset()
-        door.on_rollout_start()
-        plan = self._current_plan(env)
-        if plan.mode is not Mode.COMPILED:  # `on_rollout_start` has changed the plan
-            return HostRollout(self, plan, env, door, rollout_buffer, same_noise).run(has_begun=True)
-        needs_steps, signals = door.needs_steps, self._session.signals
-        collected = compiled_training.run_rollout(
-            self, plan, rollout_buffer, n_rollout_steps, keeps_final_observation=needs_steps
-        )
-        with signals.waiting():
+        collected = compiled_training.run_rollout(self, plan, rollout_buffer)
+        with self._session.signals.waiting():
             compiled_training.write_back(self, plan, rollout_buffer, collected)
             self._record_compile_time()
-            wrapped_env, steps = collected.wrapped_env, collected.steps
-            return show_rollout(self, wrapped_env, door, rollout_buffer, steps, needs_steps, signals)
+            if not count_steps(self, self._session, callback, collected.wrapped_env, collected.steps):
+                return False
+        self._end_rollout(callback)
+        return True
+
+    def _update_info_buffer(self, infos: Infos, dones: np.ndarray | None = None) -> None:
+        if self._on_jax is not None and dones is not None:
+            self._on_jax.ended(infos, dones)
+        super()._update_info_buffer(infos, dones)
 
     def _compile_update(self, plan: Plan) -> None:
         """Start compiling the update in a thread, while the first rollout is compiled or collected."""
@@ -213,8 +259,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         if plan.learner is None or not self.rollout_buffer.full:
             if self.engine == "auto" and self.device.type == "cpu":
                 keep_freed_memory()
-            with self._session.user_code():  # SB3's code, and hooks in the policy
-                return super().train()
+            return super().train()
         # The policy stays in evaluation mode: no compiled module behaves differently in training mode, and switching
         # takes time.
         self._update_learning_rate(self.policy.optimizer)
@@ -223,7 +268,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             self._compiling = None
         settings = self._settings_now()
         with self._session.signals.waiting():
-            self.key, metrics = update_from_rollout(plan, self._session.on_device, *self._update(plan, settings))
+            self.key, metrics = update_from_rollout(plan, *self._update(plan, settings))
         self._record_compile_time()
         self._record_updates([settings], [metrics])
         return None

@@ -30,9 +30,12 @@ from stable_baselines3.common.callbacks import (
 )
 
 from bridge.contrib import contrib_class
-from bridge.engine.callbacks.callback_schedule import MASKABLE_EVALUATION, ScheduledCallback, _announced
+from bridge.engine.callbacks.callback_schedule import ScheduledCallback, announced_steps
 from bridge.originals import has_own_methods, replaced
 from bridge.self_play.self_play_callback import SelfPlayCallback
+
+# MaskablePPO's callback of evaluations.
+MASKABLE_EVALUATION = ("common.maskable.callbacks", "MaskableEvalCallback")
 
 
 def _never(_callback: Any, _num_timesteps: int, _num_envs: int) -> float:
@@ -86,7 +89,7 @@ TABLE: dict[type, Known] = {
     SelfPlayCallback: Known(),  # acts when rollouts start
 }
 # Acts at the steps that its author announces.
-SCHEDULED = Known(_announced)
+SCHEDULED = Known(announced_steps)
 
 
 def looks(callback: BaseCallback) -> bool:

@@ -4,11 +4,11 @@
     weights and moments, as vectors  ---->   until a limit is reached:
     environments and wrappers        ---->     update, if one is due
     replay store, which is donated   ---->     act, step all environments, store the transitions
-    progress, action noise, key      ---->     keep what callbacks and logs will be shown of the step
+    progress, action noise, key      ---->     keep what callbacks and logs need of the step
     everything is written back, and  <----
-    callbacks are shown the steps
+    the steps are counted
 
-The limits are a number of steps (until a callback needs to see one) and a number of ended episodes (until a log is
+The limits are a number of steps (until a callback needs one) and a number of ended episodes (until a log is
 due). Results are bitwise identical however training is split into calls.
 """
 
@@ -26,7 +26,7 @@ from jax.sharding import Mesh
 from bridge.engine.learner import ExportedOptimizers, Numbers, committed, transformations
 from bridge.engine.plan import Plan
 from bridge.engine.runtime import to_host
-from bridge.engine.steps import Environments, FinalState, StepBatch, StepLocals, TrainingResults, as_given
+from bridge.engine.steps import Environments, FinalState, StepBatch, TrainingResults
 from bridge.engine.update import read_learner
 from bridge.engine.user_code.overrides import is_constant
 from bridge.sb3 import OffPolicy
@@ -43,16 +43,11 @@ from jaxenvs.learn.off_policy.store.hindsight import require_goals
 # A call can keep what the host needs of at most this many steps of each environment, and of all together.
 MOST_STEPS, MOST_OF_ALL = 4096, 65_536
 
-# The steps; what callbacks see of them; and, if that is the last step only, the observation before it, unless it is the
-# first step.
-Kept = tuple[StepBatch, StepLocals, Any]
-
 
 def _train(
     policy: ExportedOffPolicy,
     optimizers: ExportedOptimizers,
     most: int,
-    needs_every_step: bool,
     limits: driver.Limits,
     settings: OffPolicySettings,
     rates: driver.Rates,
@@ -63,24 +58,22 @@ def _train(
     progress: driver.Progress,
     action_noise: Sharded,
     key_data: jax.Array,
-) -> tuple[driver.Run, FinalState, Kept]:
+) -> tuple[driver.Run, FinalState, StepBatch]:
     """Run the driver: the updates that are due, and steps, in turns.
 
     Args:
       policy: without weights.
       optimizers: by the names of parameters.
       most: how many steps can be kept.
-      needs_every_step: whether every step is kept, for a callback that sees each.
 
     Returns:
-      The run, without what was kept and without the environments; then the final state of the environments; then what
-        was kept.
+      The run, without the steps and without the environments; the final state of the environments; and the steps.
     """
     inner = environments.stepping()
 
     def step(state: Any, action: jax.Array) -> Any:
         state, timestep, steps = inner(state, action)
-        return state, timestep, (timestep.done, (steps, action, timestep.observation, timestep.final_observation))
+        return state, timestep, (timestep.done, steps)
 
     compute_reward = None if settings.hindsight is None else require_goals(environments.venv.first_env)
     run = driver.run(
@@ -92,7 +85,7 @@ def _train(
         jax.random.wrap_key_data(key_data),
         limits,
         rates,
-        KeepSteps(most, needs_every_step),
+        KeepSteps(most),
     )
     exploration = dataclasses.replace(run.exploration, collector=CollectorState((), ()))
     final_state = environments.final_state(run.exploration.collector)
@@ -101,26 +94,21 @@ def _train(
 
 @dataclasses.dataclass(frozen=True)
 class KeepSteps:
-    """Rule for what is kept of steps: the StepBatch of each, and of each or only the last what callbacks see."""
+    """Rule that keeps the StepBatch of at most `most` steps."""
 
     most: int
-    needs_every_step: bool
 
-    def empty(self, given: Any) -> Kept:
+    def empty(self, given: Any) -> StepBatch:
         """Return what is kept before the first step, from the shapes of what a step returns."""
-        action, (steps, *seen) = given
-        step_locals = StepLocals(action, *seen)
-        if self.needs_every_step:
-            return zeros(steps, self.most), zeros(step_locals, self.most), ()
-        return zeros(steps, self.most), zeros(step_locals), zeros(step_locals.observation)
+        _, steps = given
+        kept: StepBatch = zeros(steps, self.most)
+        return kept
 
-    def put(self, kept: Kept, count: jax.Array, given: Any) -> Kept:
+    def put(self, kept: StepBatch, count: jax.Array, given: Any) -> StepBatch:
         """Return what is kept after the step with the number `count`."""
-        action, (steps, *seen) = given
-        step_locals, all_steps = StepLocals(action, *seen), put(kept[0], count, steps)
-        if self.needs_every_step:
-            return all_steps, put(kept[1], count, step_locals), ()
-        return all_steps, step_locals, kept[1].observation
+        _, steps = given
+        now_kept: StepBatch = put(kept, count, steps)
+        return now_kept
 
 
 @functools.cache
@@ -131,23 +119,21 @@ def compiled_function(mesh: Mesh | None) -> Callable[..., Any]:
     million rows would take longer than an update.
     """
 
-    def train(
-        policy: ExportedOffPolicy, optimizers: ExportedOptimizers, most: int, needs_every_step: bool, *given: Any
-    ) -> Any:
-        def train_one(*parts: Any) -> tuple[driver.Run, FinalState, Kept]:
-            run, final_state, kept = _train(policy, optimizers, most, needs_every_step, *parts)
+    def train(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, most: int, *given: Any) -> Any:
+        def train_one(*parts: Any) -> tuple[driver.Run, FinalState, StepBatch]:
+            run, final_state, kept = _train(policy, optimizers, most, *parts)
             if mesh is not None:
                 replay = run.exploration.replay.of_all_devices()
                 run = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=replay))
             return run, final_state, kept
 
         environments = given[6]
-        return run_on(mesh, train_one, None if mesh is None else _specs(mesh, environments, needs_every_step), *given)
+        return run_on(mesh, train_one, None if mesh is None else _specs(mesh, environments), *given)
 
-    return jax.jit(train, static_argnums=(0, 1, 2, 3), donate_argnums=(9,), compiler_options=compiler_options())
+    return jax.jit(train, static_argnums=(0, 1, 2), donate_argnums=(8,), compiler_options=compiler_options())
 
 
-def _specs(mesh: Mesh, environments: Environments, needs_every_step: bool) -> tuple[driver.Run, Any, Any]:
+def _specs(mesh: Mesh, environments: Environments) -> tuple[driver.Run, Any, Any]:
     """Return how the results of the compiled function are divided over devices."""
     per_env: Any  # they stand for arrays
     same: Any
@@ -155,8 +141,7 @@ def _specs(mesh: Mesh, environments: Environments, needs_every_step: bool) -> tu
     exploration = ExplorationState(CollectorState((), ()), per_env, per_env)
     counts = dict.fromkeys(("num_updated", "count", "num_ended"), same)
     run = driver.Run(learner=same, exploration=exploration, progress=same, metrics=same, kept=(), **counts)
-    kept = (many, many, ()) if needs_every_step else (many, per_env, per_env)
-    return run, environments.layout_of_final_state(per_env, same), kept
+    return run, environments.layout_of_final_state(per_env, same), many
 
 
 def most_steps(num_envs: int) -> int:
@@ -164,17 +149,12 @@ def most_steps(num_envs: int) -> int:
     return max(1, min(MOST_STEPS, MOST_OF_ALL // num_envs))
 
 
-def run_steps(
-    algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, needs_every_step: bool, needs_last_step: bool = False
-) -> TrainingResults:
+def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> TrainingResults:
     """Run the compiled function, and write its results back to where SB3 has them.
 
     Args:
       steps: take at most this many steps of each environment. With 0, run only the update that is due.
       episodes: stop as soon as this many episodes have ended.
-      needs_every_step: whether a callback sees each step. Then `steps` is at most the length of one iteration.
-      needs_last_step: whether a callback sees the last step. After each step that a callback sees, the caller does what
-        `_on_step` does, once the callback has seen it.
 
     Raises:
       ValueError: parameters became NaN. The previous parameters are kept, as are the environments and all counts; the
@@ -183,20 +163,19 @@ def run_steps(
     wrapped_env, learner, buffer = plan.wrapped_env, plan.learner, algorithm.replay_buffer
     assert wrapped_env is not None
     assert learner is not None
-    before, num_envs, mesh, settings = algorithm._last_obs, algorithm.n_envs, plan.mesh, algorithm._settings_now()
+    num_envs, mesh, settings = algorithm.n_envs, plan.mesh, algorithm._settings_now()
     bound = committed if mesh is None else (lambda tree: tree)  # arrays that are divided over devices are in place
-    most = settings.train_freq if needs_every_step else most_steps(num_envs)
-    static_part = plan.network, tuple(learner.exported.items()), most, needs_every_step
+    most = most_steps(num_envs)
+    static_part = plan.network, tuple(learner.exported.items()), most
     rates = schedules(algorithm, steps, most)
     vectors = bound(read_learner(learner, algorithm._n_updates))
-    environments = Environments.of(wrapped_env, before)
+    environments = Environments.of(wrapped_env, algorithm._last_obs)
     environments = dataclasses.replace(environments, env_state=bound(environments.env_state))
     progress, action_noise, key = algorithm._progress()
     # Last, because whatever fails from here on must return the store to the buffer.
-    left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
-    replay = bound(buffer.to_device(before, left + settings.train_freq, mesh))
+    replay = bound(buffer.to_device(algorithm._last_obs, rows_to_come(algorithm), mesh))
     episodes = min(episodes, buffer.episodes_left(replay), 2**31 - 1)
-    limits = driver.Limits(*map(np.int32, (steps, episodes, not needs_every_step, not needs_last_step)))
+    limits = driver.Limits(np.int32(steps), np.int32(episodes))
     try:
         run, final_state, kept = compiled_function(mesh)(
             *static_part,
@@ -216,24 +195,25 @@ def run_steps(
         raise
     buffer.keep_on_device(run.exploration.replay)
     small = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=None), learner=None)
-    host, (all_steps, shown, last) = to_host((small, kept))
+    host, all_steps = to_host((small, kept))
     count = int(host.count)
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
     _write_back(algorithm, plan, run, host, final_state, all_steps)
     if settings.hindsight is not None and host.progress.is_due:
         buffer.require_whole_episode()  # as SB3 does before an update
-    if needs_every_step:
-        shown = jax.tree.map(lambda leaf: leaf[:count], shown)
-    observation, final_observation = (as_given(before, each) for each in (shown.observation, shown.final_observation))
     return TrainingResults(
         wrapped_env=wrapped_env,
-        before=before if needs_every_step or count <= 1 else as_given(before, last),
         count=count,
         num_updated=int(host.num_updated),
         metrics={name: value.item() for name, value in host.metrics.items()},
         steps=all_steps,
-        step_locals=StepLocals(shown.action, shown.env_action, observation, final_observation),
     )
+
+
+def rows_to_come(algorithm: OffPolicy) -> int:
+    """Return how many rows a training may still add to the replay buffer."""
+    left = max(algorithm._total_timesteps - algorithm.num_timesteps, 0)
+    return int(-(-left // algorithm.n_envs)) + algorithm._frequency.frequency
 
 
 def _write_back(

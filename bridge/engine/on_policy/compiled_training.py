@@ -22,9 +22,7 @@ from bridge.engine.steps import Environments, FinalState, StepBatch
 from bridge.engine.update import is_large, read_learner
 from bridge.sb3 import OnPolicy
 from bridge.translate.policies.exported_policy import ExportedPolicy
-from bridge.translate.pytorch.modules import read_parameters
 from bridge.wrappers import WrappedEnv
-from bridge.wrappers.wrapped_env import in_dtypes_of
 from jaxenvs import struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.environment import static
@@ -46,7 +44,6 @@ class Collecting:
     Attributes:
       network: the policy, without weights.
       sde_sample_freq: for how many steps the noise of actions stays the same.
-      keeps_final_observation: whether user code may read the last observations of episodes.
       axis_name: the axis of the devices over which environments are divided, inside a function for several devices.
       gamma, buffer_gamma, gae_lambda: as in SB3, whose buffer has its own copies, which callbacks may change.
       key: the data of a key.
@@ -55,7 +52,6 @@ class Collecting:
     network: ExportedPolicy = static()
     n_steps: int = static()
     sde_sample_freq: int = static()
-    keeps_final_observation: bool = static()
     gamma: float
     buffer_gamma: float
     gae_lambda: float
@@ -71,13 +67,12 @@ class Collecting:
         wrapped_env: WrappedEnv,
         buffer: RolloutBuffer,
         n_steps: int,
-        keeps_final_observation: bool = False,
     ) -> Collecting:
         """Return the arguments for a model and a rollout buffer."""
         memory = read_memory(algorithm)
         lstm_states = None if memory is None else (memory, np.asarray(algorithm._last_episode_starts, bool))
         environments = Environments.of(wrapped_env, algorithm._last_obs, algorithm._masks, lstm_states)
-        static_part = network, n_steps, algorithm._steps_of_same_noise(), keeps_final_observation
+        static_part = network, n_steps, algorithm._steps_of_same_noise()
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
     def layout(self, per_env: Any, same: Any) -> Collecting:
@@ -97,7 +92,7 @@ class Collecting:
         return collect(
             self.network,
             params,
-            self.environments.stepping(self.keeps_final_observation),
+            self.environments.stepping(),
             start,
             key,
             self.n_steps,
@@ -198,31 +193,25 @@ def _specs(mesh: Mesh | None, collecting: Collecting) -> tuple[Any, ...]:
     return final_state, same, layout_behind(mesh), layout_behind(mesh, 2)
 
 
-def run_rollout(
-    algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, n_steps: int, keeps_final_observation: bool
-) -> Collected:
+def run_rollout(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer) -> Collected:
     """Run the compiled function of one rollout, without changing anything.
 
     If it fails or is interrupted, it has no effect.
 
     Args:
-      buffer: the buffer for the rollout, whose discounts are used.
-      keeps_final_observation: whether user code may read the last observations of episodes.
+      buffer: the buffer for the rollout, whose size and discounts are used.
 
     Raises:
       ValueError: the policy returned NaN, at which Stable-Baselines3 fails too.
     """
     wrapped_env = plan.wrapped_env
     assert wrapped_env is not None
-    wrapped_env.set_needs_every_step(keeps_final_observation)
-    collecting = Collecting.of(algorithm, plan.network, wrapped_env, buffer, n_steps, keeps_final_observation)
-    final_state, results = _compiled_functions(plan.mesh)[0](read_parameters(plan.parameters), collecting)
+    collecting = Collecting.of(algorithm, plan.network, wrapped_env, buffer, buffer.buffer_size)
+    assert plan.params is not None
+    final_state, results = _compiled_functions(plan.mesh)[0](plan.params.read(), collecting)
     key, rollout, steps = to_host(results)
     _require_numbers(rollout)
     wrapped_env.check(steps.wrapper_outputs)
-    if keeps_final_observation:
-        last = in_dtypes_of(algorithm._last_obs, steps.outputs.final_observation)
-        steps = StepBatch(steps.outputs._replace(final_observation=last), steps.wrapper_outputs)
     return Collected(wrapped_env, final_state, key, rollout, steps)
 
 
@@ -261,7 +250,6 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
     wrapped_env, learner, count, n_steps = plan.wrapped_env, plan.learner, len(settings), algorithm.n_steps
     assert wrapped_env is not None
     assert learner is not None
-    wrapped_env.set_needs_every_step(False)
     filled = settings + settings[-1:] * (iterations_per_call(n_steps, algorithm.n_envs) - count)
     final_state, results = _compiled_functions(plan.mesh)[1](
         tuple(learner.exported.items()),

@@ -1,4 +1,4 @@
-"""Collecting in environments on the host: SB3's loop, with a compiled function where it calls the policy."""
+"""Collecting in environments on the host while nobody looks: SB3's loop, with compiled acting and evaluation."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import EvaluatingActor, unscaled
+from bridge.engine.callbacks.known import needs_rollouts, shows_ends
 from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
-from bridge.engine.session import CallbackDoor
-from bridge.engine.user_code.overrides import BETWEEN_ROLLOUTS
+from bridge.engine.session import Session
+from bridge.engine.user_code.overrides import BETWEEN_ROLLOUTS, keeps_observations, run_elsewhere
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import Infos, OnPolicy
 from bridge.vec_env.actions import as_sb3_gives
@@ -29,17 +30,31 @@ from jaxenvs.learn.interfaces import Arrays, Observation
 MOST_ROWS = 256
 
 
+# Environments of this process may change weights in any step. Larger vectors are not compared after each of them.
+MOST_WATCHED = 2**17
+
+
+def can_evaluate_later(plan: Plan, env: VecEnv) -> bool:
+    """Return whether values may be computed for all steps at once, after the rollout.
+
+    Not if code of the user is called in the steps, or if environments may overwrite their observations.
+    """
+    assert plan.params is not None
+    is_small = plan.params.length <= MOST_WATCHED or run_elsewhere(env)
+    return is_small and keeps_observations(env) and BETWEEN_ROLLOUTS.issuperset(plan.user_code)
+
+
 class HostRollout:
     """Rollout in environments on the host: what `OnPolicyAlgorithm.collect_rollouts` does, with compiled functions.
 
-    The calls of user code are SB3's, in the same order, and the rollout buffer ends with the same contents. Values and
-    log-probabilities are computed in each step only if user code may run in it, otherwise for all steps at once.
+    The rollout buffer ends with the same contents. Values and log-probabilities are computed for all steps at once,
+    with the weights that acted.
 
     Args:
       algorithm: the model.
-      plan: its actor acts, as long as it still is the policy. This is checked after each step in which user code may
-        run. If it is not, PyTorch's policy acts in the rest of the rollout.
-      env, door: called as by SB3.
+      session, plan: its actor acts, as long as it still is the policy, with the same weights: code of the environments
+        may change either. If it does, PyTorch's policy acts in the rest of the rollout.
+      env, callback: called as by SB3. The callback is shown at most the ends of episodes.
       buffer: is overwritten.
       sde_sample_freq: for how many steps the noise stays the same.
     """
@@ -47,19 +62,17 @@ class HostRollout:
     def __init__(
         self,
         algorithm: OnPolicy,
+        session: Session,
         plan: Plan,
         env: VecEnv,
-        door: CallbackDoor,
+        callback: BaseCallback,
         buffer: RolloutBuffer,
         sde_sample_freq: int,
     ) -> None:
-        self._algorithm, self._plan, self._env, self._door, self._buffer = algorithm, plan, env, door, buffer
+        self._algorithm, self._session, self._plan, self._env = algorithm, session, plan, env
+        self._callback, self._buffer = callback, buffer
         self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
-        self._calls_hook = "_update_info_buffer" in plan.user_code
-        self._shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": door.callback}
-        self._shown |= {"rollout_buffer": buffer, "n_rollout_steps": self._n_steps}
-        if algorithm.MASKS:
-            self._shown.update(use_masking=algorithm._masks, action_masks=None)
+        self._is_watched, self._shows_ends, self._is_quiet = not run_elsewhere(env), shows_ends(callback), False
         # Last observations of truncated episodes: step, environment, observation, recurrent state.
         self._truncated: list[tuple[int, int, Any, Any]] = []
 
@@ -75,25 +88,23 @@ class HostRollout:
         Raises:
           ValueError: the policy returned NaN. The environments are where they were at that step.
         """
-        algorithm, plan, num_envs = self._algorithm, self._plan, self._env.num_envs
+        algorithm, num_envs, session = self._algorithm, self._env.num_envs, self._session
         if algorithm.policy.training:
             algorithm.policy.set_training_mode(False)
         self._buffer.reset()
         if algorithm.use_sde:
             # So that `predict`, which draws noise in PyTorch, uses the present standard deviation.
             algorithm.policy.reset_noise(num_envs)
-        if not has_begun:
-            self._door.on_rollout_start()
-        self._needs_steps = self._door.needs_steps
-        # Whether user code may run in each step, and change the policy.
-        self._syncs = (
-            self._needs_steps or plan.environments is not None or not BETWEEN_ROLLOUTS.issuperset(plan.user_code)
-        )
+        if not has_begun and needs_rollouts(self._callback):
+            self._callback.on_rollout_start()
+            session.forget()
         self._memory: Any = read_memory(algorithm)
+        # The actor, and the weights with which it acts. None: PyTorch acts.
         self._actor: EvaluatingActor | None = None
-        self._noise: Any = None
-        if isinstance(plan.actor, EvaluatingActor) and (not self._syncs or plan.acts_as_planned(algorithm.policy)):
-            self._actor = plan.actor
+        plan = session.current_plan(algorithm, self._env)
+        if plan is self._plan and isinstance(plan.actor, EvaluatingActor):
+            assert plan.params is not None
+            self._actor, self._weights = plan.actor, np.array(plan.params.read())
             self._actor.refresh()
             self._noise = self._actor.draw_noise(num_envs, self._n_steps, self._sde_sample_freq)
         for step in range(self._n_steps):
@@ -107,41 +118,57 @@ class HostRollout:
         observation: Any = algorithm._last_obs
         seen = self._seen(observation)
         actions, to_env, *rest = self._act(seen, step)
-        clipped_actions = as_sb3_gives(to_env, self._env.action_space)
-        new_obs, rewards, dones, infos = self._env.step(clipped_actions)
+        new_obs, rewards, dones, infos = self._env.step(as_sb3_gives(to_env, self._env.action_space))
         algorithm.num_timesteps += self._env.num_envs
         before = self._memory
         if before is not None:
             write_memory(self._buffer, step, before)
             *rest, self._memory = rest
-        values, log_probs = rest or (None, None)
-        shown: dict[str, Any] | None = None
-        if self._needs_steps:
-            if not isinstance(algorithm.action_space, spaces.Box):
-                actions = np.array(actions, clipped_actions.dtype)
-            actions, values, log_probs = np.array(actions), np.array(values), np.array(log_probs)  # writable copies
-            chosen = {"actions": actions, "values": values, "log_probs": log_probs, "clipped_actions": clipped_actions}
-            returned = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos, "n_steps": step}
-            shown = self._locals(observation, chosen, returned)
-        if not self._door.on_step(shown):
+        ended = np.asarray(dones).nonzero()[0].tolist()
+        if self._shows_ends:
+            self._show(ended, dones, infos)
+        if not self._callback.on_step():
             return False
-        self._end_episodes(step, np.asarray(dones).nonzero()[0].tolist(), infos, dones)
+        self._end_episodes(step, ended, infos, dones)
         self._store(step, observation, seen, actions, rewards)
         algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
-        if before is not None and (self._syncs or step == self._n_steps - 1):
+        if before is not None and step == self._n_steps - 1:
             algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
-        if values is not None:
-            self._buffer.values[step], self._buffer.log_probs[step] = values, log_probs
-        if self._syncs:
-            self._refresh_actor()
+        if rest:  # PyTorch has acted
+            self._buffer.values[step], self._buffer.log_probs[step] = rest
+        elif self._is_watched or self._shows_ends:
+            self._watch(step)
         return True
+
+    def _show(self, ended: list[int], dones: Any, infos: Infos) -> None:
+        """Show the callback a step in which episodes ended, and the step after it."""
+        if self._is_quiet and not ended:
+            return
+        self._is_quiet = not ended
+        self._callback.update_locals({"self": self._algorithm, "dones": dones, "infos": infos})
+
+    def _watch(self, step: int) -> None:
+        """Evaluate what the actor did until now, and leave the rest of the rollout to PyTorch, if the policy changed.
+
+        What changed in this step, changed after its action.
+        """
+        plan, algorithm = self._plan, self._algorithm
+        assert plan.params is not None
+        assert self._actor is not None
+        if plan.acts_as_planned(algorithm.policy) and same_numbers(plan.params.read(), self._weights):
+            return
+        evaluated = self._actor.evaluate_steps(read_rollout(self._buffer), self._weights)
+        self._buffer.values[: step + 1], self._buffer.log_probs[: step + 1] = (each[: step + 1] for each in evaluated)
+        self._add_last_values()
+        self._actor = None
+        if self._memory is not None:
+            algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
 
     def _seen(self, observation: Arrays) -> Observation:
         """Return the policy's input: the observation, with action masks or the recurrent state if there are any."""
         algorithm = self._algorithm
         if algorithm._masks:
             masks = np.stack(self._env.env_method("action_masks"))
-            self._shown["action_masks"] = masks
             return Masked(observation, masks.reshape(self._env.num_envs, -1))
         if self._memory is not None:
             return Recalled(observation, self._memory, np.asarray(algorithm._last_episode_starts, bool))
@@ -150,33 +177,17 @@ class HostRollout:
     def _act(self, seen: Observation, step: int) -> Any:
         """Return actions, and the actions that environments take, followed by what else is computed in this step.
 
-        That is: values and log-probabilities, unless they are computed later for all steps at once; and the next state
-        of a recurrent policy.
+        That is: values and log-probabilities, if PyTorch acts; and the next state of a recurrent policy.
         """
         if self._actor is not None:
-            act = self._actor.act_and_evaluate if self._syncs else self._actor.act
-            return act(seen, self._noise[step])
+            return self._actor.act(seen, None if self._noise is None else self._noise[step])
         if self._algorithm.use_sde and step % self._sde_sample_freq == 0:
             self._algorithm.policy.reset_noise(self._env.num_envs)
         return _act_in_torch(self._algorithm, seen)
 
-    def _locals(self, observation: Any, chosen: dict[str, Any], returned: dict[str, Any]) -> dict[str, Any]:
-        """Return SB3's locals when it calls the callback."""
-        algorithm, shown = self._algorithm, self._shown
-        shown.update(returned, actions=chosen["actions"])
-        if not algorithm.MASKS:
-            shown["clipped_actions"] = chosen["clipped_actions"]
-        if self._memory is not None:
-            starts = torch.tensor(algorithm._last_episode_starts, dtype=torch.float32, device=algorithm.device)
-            shown.update(lstm_states=to_states(algorithm, self._memory), episode_starts=starts)
-        shown["obs_tensor"] = obs_as_tensor(observation, algorithm.device)
-        shown["values"] = torch.as_tensor(chosen["values"][:, None], device=algorithm.device)
-        shown["log_probs"] = torch.as_tensor(chosen["log_probs"], device=algorithm.device)
-        return shown
-
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
         # StepInfos have `episode` only where an episode ended, and are created when they are read.
-        if ended or self._calls_hook or type(infos) is not StepInfos:
+        if ended or type(infos) is not StepInfos:
             self._algorithm._update_info_buffer(infos, dones)
         for index in ended:
             if infos[index].get("TimeLimit.truncated", False) and infos[index].get("terminal_observation") is not None:
@@ -200,38 +211,24 @@ class HostRollout:
         buffer.episode_starts[step] = self._algorithm._last_episode_starts
         buffer.pos = step + 1
 
-    def _refresh_actor(self) -> None:
-        """Update what depends on the policy after user code, which may have changed it.
-
-        Everything that was acted and evaluated so far belongs to the policy from before.
-        """
-        self._add_last_values()
-        if self._actor is not None and not self._plan.acts_as_planned(self._algorithm.policy):
-            self._actor = None
-        elif self._actor is not None:
-            self._actor.refresh()
-
     def _finish(self) -> None:
         algorithm, buffer = self._algorithm, self._buffer
         new_obs, dones = algorithm._last_obs, algorithm._last_episode_starts
         buffer.full = True
         self._add_last_values()
-
-        def last_values() -> torch.Tensor:
-            return values_in_torch(algorithm, obs_as_tensor(new_obs, algorithm.device), self._memory, dones)
-
         if self._actor is not None:
-            evaluated = (buffer.values, buffer.log_probs) if self._syncs else None
             ends = np.concatenate([buffer.episode_starts[1:], np.asarray(dones, buffer.episode_starts.dtype)[None]])
             last = new_obs if self._memory is None else Recalled(new_obs, self._memory, np.asarray(dones, bool))
-            results = self._actor.evaluate(read_rollout(buffer), evaluated, ends, last, buffer.gamma, buffer.gae_lambda)
+            results = self._actor.evaluate(read_rollout(buffer), ends, last, buffer.gamma, buffer.gae_lambda)
             buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
         else:
-            buffer.compute_returns_and_advantage(last_values=last_values(), dones=dones)
-        end: dict[str, Any] | None = None
-        if self._needs_steps and algorithm.SHOWS_ROLLOUT_END:
-            end = {**self._shown, "n_steps": self._n_steps, "values": last_values()}
-        self._door.on_rollout_end(end)
+            observation = obs_as_tensor(new_obs, algorithm.device)
+            values = values_in_torch(algorithm, observation, self._memory, dones)
+            buffer.compute_returns_and_advantage(last_values=values, dones=dones)
+        if needs_rollouts(self._callback):
+            self._callback.on_rollout_end()
+        if self._is_watched or self._shows_ends:
+            self._session.forget()
 
     def _add_last_values(self) -> None:
         """Add the discounted values of the last observations of truncated episodes to the rewards, each value once.
@@ -277,3 +274,9 @@ def values_in_torch(algorithm: OnPolicy, observation: Any, memory: Memory | None
     with torch.no_grad():
         values: torch.Tensor = algorithm.policy.predict_values(observation, *further)
     return values
+
+
+def same_numbers(these: np.ndarray, those: np.ndarray) -> bool:
+    """Return whether two vectors are equal, bit for bit."""
+    kind = f"u{these.itemsize}"  # as integers, because NaN is not equal to itself
+    return bool((these.view(kind) == those.view(kind)).all())

@@ -24,12 +24,18 @@ from stable_baselines3.common.logger import (
 )
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecVideoRecorder
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecVideoRecorder
 
+from bridge.host_env.gym_vec_env import GymVecEnv
+from bridge.host_env.native_vec_env import NativeVecEnv
+from bridge.host_env.processes.process_vec_env import ProcessVecEnv
+from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
+from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.originals import has_own_methods, is_shadowed, remember, remember_packages, replaced, routines
 from bridge.replay.store.replay_buffer import is_known
 from bridge.sb3 import SB3S_BUFFERS
 from bridge.translate.user_modules.known_objects import is_outside
+from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers.wrapped_env import is_compiled
 
 Class = TypeVar("Class", bound=type)
@@ -59,6 +65,12 @@ _ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
 FORMATS = (HumanOutputFormat, JSONOutputFormat, CSVOutputFormat, TensorBoardOutputFormat)
 NOISES = (NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise)
 HOST_WRAPPERS = (VecVideoRecorder,)
+# Environments whose observations are never overwritten. Those of other classes may reuse their memory.
+KEEPS_OBSERVATIONS = (
+    *(SerialVecEnv, GymVecEnv, NativeVecEnv, ProcessVecEnv, JaxVecEnv),
+    *(DummyVecEnv, SubprocVecEnv),
+)
+ELSEWHERE = (JaxVecEnv, WorkerVecEnv, ProcessVecEnv, SubprocVecEnv)
 SCHEDULES = tuple(
     getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
 )
@@ -89,7 +101,7 @@ def names_of_user_code(algorithm: object, env: VecEnv | None) -> tuple[str, ...]
     schedules...
 
     Three kinds of user code are not included, because other modules handle them: callbacks (`callback_schedule`),
-    environments, which may reach the model (`Plan.environments`), and networks (`Snapshot`).
+    environments (`run_elsewhere`), and networks (`Snapshot`).
     """
     names = [*_own_methods(algorithm)]
     if not _is_known_logger(vars(algorithm).get("_logger")):
@@ -146,6 +158,21 @@ def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:
         yield env
         env = env.venv
     yield env
+
+
+def run_elsewhere(env: VecEnv | None) -> bool:
+    """Return whether no code of the environments can run in this process between two compiled functions.
+
+    JAX environments are compiled, and other processes cannot reach the model.
+    """
+    *_, inner = inner_environments(env)
+    return inner is None or (type(inner) in ELSEWHERE and not has_own_methods(inner))
+
+
+def keeps_observations(env: VecEnv | None) -> bool:
+    """Return whether environments return observations that they never overwrite, so that they may be read later."""
+    *_, inner = inner_environments(env)
+    return (type(inner) in KEEPS_OBSERVATIONS or isinstance(inner, WorkerVecEnv)) and not has_own_methods(inner)
 
 
 def _is_known_logger(logger: object) -> bool:

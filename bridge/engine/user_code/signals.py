@@ -11,10 +11,17 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object]
+# The signals for which programs have handlers: of Ctrl-C, and those with which clusters announce that a job is to end.
+# Windows has fewer.
+NUMBERS = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM")
+    if hasattr(signal, name)
+]
 
 
 class StandIn:
@@ -40,11 +47,11 @@ class Signals:
     a job is to end.
 
     Args:
-      user_code: the context in which user code runs.
+      after: is called after each handler, which is user code.
     """
 
-    def __init__(self, user_code: Callable[[], AbstractContextManager[None]]) -> None:
-        self._user_code = user_code
+    def __init__(self, after: Callable[[], None]) -> None:
+        self._after = after
         self._stand_ins: dict[int, StandIn] = {}
         self._pending: list[tuple[Handler, int, FrameType | None]] = []
         self._depth, self._waits, self._is_scanned = 0, False, False
@@ -70,7 +77,7 @@ class Signals:
                 self._stand_ins.clear()
 
     def _scan(self) -> None:
-        for number in signal.valid_signals():
+        for number in NUMBERS:
             handler = signal.getsignal(number)
             if isinstance(handler, StandIn) and handler._signals is self:
                 self._stand_ins[number] = handler
@@ -107,5 +114,7 @@ class Signals:
             self._call(handler, number, frame)
 
     def _call(self, handler: Handler, number: int, frame: FrameType | None) -> None:
-        with self._user_code():
+        try:
             handler(number, frame)
+        finally:
+            self._after()

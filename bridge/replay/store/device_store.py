@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,12 @@ SMALL_ENDS = 2**22
 def free_ends(replay: Replay) -> jax.Array:
     """Return how many more episodes may end in a store before it drops a row: see Replay.free_ends."""
     return jax.vmap(Replay.free_ends)(replay).min() if is_divided(replay) else replay.free_ends()
+
+
+@functools.partial(jax.jit, donate_argnums=(0,))
+def add(replay: Replay, *step: Any) -> Replay:
+    """Return a store with one more step of all environments: see `Replay.add`."""
+    return replay.add(*step)
 
 
 def is_divided(replay: Replay) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -346,16 +345,13 @@ class RingReplayBuffer(SB3Attributes):
         self._is_lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(replay) if isinstance(leaf, jax.Array))
         self._ring, self._device_store = None, None if self._is_lost else replay
 
-    def replace_rewards(self, rewards: np.ndarray) -> None:
-        """Overwrite the rewards of the newest rows, (rows, n_envs)."""
-        offset = np.arange(-len(rewards), 0)
-        store = self._device_store
-        if store is None or device_store.is_divided(store):
-            ring = self.ring_on_host()
-            columns.write(ring.reward, (ring.position + offset) % ring.capacity, rewards)
-        else:
-            rows = (int(store.position) + offset) % store.capacity
-            self._device_store = dataclasses.replace(store, reward=store.reward.at[rows].set(rewards))
+    def add_on_device(self, *step: Any) -> None:
+        """Store one step of all environments in the store on the device: the arguments of `Replay.add`."""
+        store, self._device_store = self._device_store, None
+        try:
+            self._device_store = device_store.add(store, *step)
+        finally:
+            self._is_lost = self._device_store is None
 
     def episodes_left(self, replay: Replay) -> int:
         """Return how many episodes may end in a compiled function that stops then, without losing rows.

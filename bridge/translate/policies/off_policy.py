@@ -145,6 +145,12 @@ def own_parameters(network: nn.Module) -> list[torch.Tensor]:
     return [each for name, each in network.named_parameters() if not (shares and name.startswith(EXTRACTOR))]
 
 
+def network_parameters(policy: BasePolicy) -> list[list[torch.Tensor]]:
+    """Return the parameters that are in each vector of a policy; none if it has no translation."""
+    kind = _kind_of(policy)
+    return [] if kind is None else [*_parameters(policy, kind).values()]
+
+
 def _parameters(policy: BasePolicy, kind: Kind) -> Tensors:
     """Return the parameters that are in the vector of each network, the target networks last."""
     # The target of a critic has its own features extractor, or shares the one of the actor's target.

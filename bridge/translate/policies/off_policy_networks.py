@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from bridge.translate.policies.exported_network import Exploration, ExportedNetwork, Params
+from bridge.translate.pytorch.modules import aligned
 from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.actor_critic import ActionHead
@@ -202,17 +203,20 @@ class ExportedActorCritic(OffPolicyPolicy):
         """Return all parameters of a critic, from the vectors of its actor and of itself."""
         if not self.critic.shares:
             return critic
-        start, end = self._extractor
+        start, end = self._extractor(actor)
         return jnp.concatenate([actor[start:end], critic])
 
-    @property
-    def _extractor(self) -> tuple[int, int]:
-        """Start and end of the extractor in the actor's vector: PyTorch names its parameters one after the other."""
+    def _extractor(self, actor: jax.Array) -> tuple[int, int]:
+        """Return the start of the extractor in the actor's vector, and the start of what follows it.
+
+        PyTorch names its parameters one after the other.
+        """
         parameters = self.actor.module.parameters
-        sizes = [math.prod(shape) for name, shape in parameters if name.startswith(EXTRACTOR)]
-        before = itertools.takewhile(lambda each: not each[0].startswith(EXTRACTOR), parameters)
-        start = sum(math.prod(shape) for _, shape in before)
-        return start, start + sum(sizes)
+        sizes = [math.prod(shape) for _, shape in parameters]
+        ends = [*itertools.accumulate(sizes, initial=0)]
+        starts = ends if actor.shape[0] == ends[-1] else [*aligned(sizes), actor.shape[0]]
+        inside = [at for at, (name, _) in enumerate(parameters) if name.startswith(EXTRACTOR)]
+        return (starts[inside[0]], starts[inside[-1] + 1]) if inside else (0, 0)
 
 
 class ExportedSACPolicy(ExportedActorCritic):
@@ -236,7 +240,7 @@ class ExportedTD3Policy(ExportedActorCritic):
         actor = targets["actor_target"]
         if self.critic.shares:
             # SB3 updates the critic's target and then the actor's. Shared parameters are in both, so they move twice.
-            start, end = self._extractor
+            start, end = self._extractor(actor)
             shared = polyak_update(actor[start:end], params["actor"][start:end], tau)
             actor = jnp.concatenate([actor[:start], shared, actor[end:]])
         return {"actor_target": polyak_update(actor, params["actor"], tau), "critic_target": critic}

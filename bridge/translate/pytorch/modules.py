@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,9 @@ from bridge.translate.pytorch.tracing import (
 )
 from bridge.translate.user_modules.side_effects import describe, on_trial, reach_of
 from jaxenvs.learn.optimization import split
+
+# JAX shares memory with PyTorch only at multiples of 64 bytes, that is of this many float32.
+ALIGNMENT = 16
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
@@ -53,14 +57,9 @@ class ExportedModule:
         """Names and shapes of parameters and statistics: everything that it reads except for its arguments."""
         return *self.parameters, *self.statistics
 
-    @property
-    def num_parameters(self) -> int:
-        """The length of the vector of parameters."""
-        return sum(math.prod(shape) for _, shape in self.parameters)
-
     def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
-        """Return all parameters by name, in PyTorch's layout, from one vector. The statistics may follow them there."""
-        return unravel(self.parameters if vector.shape == (self.num_parameters,) else self.inputs, vector)
+        """Return all parameters by name, in PyTorch's layout, from one vector, as `unravel` does."""
+        return unravel(self.parameters, vector)
 
     def read(self, tensors: Iterable[torch.Tensor]) -> dict[str, np.ndarray]:
         """Return copies of all `inputs` by name, from tensors in their order."""
@@ -80,9 +79,20 @@ class ExportedModule:
 
 
 def unravel(shapes: Sequence[tuple[str, tuple[int, ...]]], vector: jax.Array) -> dict[str, jax.Array]:
-    """Return arrays by name, from a vector in which arrays of these names and shapes are end to end."""
-    parts = split(vector, tuple(math.prod(shape) for _, shape in shapes))
+    """Return arrays by name, from a vector in which arrays of these names and shapes are end to end, or aligned."""
+    sizes = tuple(math.prod(shape) for _, shape in shapes)
+    parts = split(vector, sizes, None if vector.shape[0] == sum(sizes) else aligned(sizes))
     return {name: part.reshape(shape) for (name, shape), part in zip(shapes, parts)}
+
+
+def aligned(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return where parts of these sizes begin in a vector of float32 in which each is aligned as XLA requires."""
+    ends = itertools.accumulate(sizes, lambda end, size: _next(end) + size, initial=0)
+    return tuple(map(_next, ends))[:-1]
+
+
+def _next(end: int) -> int:
+    return -(-end // ALIGNMENT) * ALIGNMENT
 
 
 def export_module(module: nn.Module, *examples: object, has_statistics: bool = False) -> ExportedModule:
@@ -173,18 +183,6 @@ def read_parameters(parameters: Iterable[torch.Tensor]) -> np.ndarray:
     with torch.no_grad():
         vector: np.ndarray = torch.cat([parameter.flatten() for parameter in parameters]).cpu().numpy()
     return vector
-
-
-def write_parameters(parameters: Iterable[torch.Tensor], vector: np.ndarray) -> None:
-    """Copy a vector, such as `read_parameters` returns, into parameters of the same total size."""
-    parameters = list(parameters)
-    sizes = [parameter.numel() for parameter in parameters]
-    if np.shape(vector) != (sum(sizes),):
-        raise ValueError(f"The parameters must be a vector of {sum(sizes)} numbers, got the shape {np.shape(vector)}.")
-    with torch.no_grad():
-        # Copied first, because torch warns of read-only arrays, such as JAX's.
-        parts = torch.split(torch.from_numpy(np.array(vector)), sizes)
-        copy_into(parameters, parts)
 
 
 def copy_into(tensors: Sequence[torch.Tensor], flat: Sequence[torch.Tensor]) -> None:

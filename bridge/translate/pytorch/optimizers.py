@@ -1,10 +1,10 @@
-"""Translation of PyTorch's optimizers to Optax transformations of a vector, and of their moments in both directions."""
+"""Translation of PyTorch's optimizers to Optax transformations of a vector, and of the layout of their state."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,6 @@ from jax.tree_util import PyTreeDef
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from bridge.errors import NotCompilable
-from bridge.translate.pytorch.modules import copy_into
 
 KINDS: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.Adam: "adam",
@@ -127,29 +126,6 @@ def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
     )
 
 
-def read_optimizer(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor] | None = None
-) -> optax.OptState:
-    """Return the state of the exported optimizer as new NumPy arrays: initial values where PyTorch has none yet.
-
-    Args:
-      parameters: if not all that the optimizer holds.
-    """
-    parameters = optimizer.param_groups[0]["params"] if parameters is None else parameters
-    entries = [optimizer.state.get(parameter, {}) for parameter in parameters]
-    names, initial, structure = _layout(export_optimizer(optimizer), *_size(parameters))
-    leaves = []
-    for name, leaf in zip(_torch_names(optimizer, names), initial):
-        if name == "step":
-            leaves.append(np.full_like(leaf, one_count([int(entry.get(name, 0)) for entry in entries])))
-        else:
-            kept = [entry.get(name) for entry in entries]
-            if any(part is None for part in kept):
-                kept = [part if now is None else now for now, part in zip(kept, _split(leaf, parameters))]
-            leaves.append(torch.cat([part.flatten() for part in kept]).cpu().numpy())
-    return jax.tree.unflatten(structure, leaves)
-
-
 def one_count(counts: Sequence[int]) -> int:
     """Return how many steps all parameters took."""
     if counts.count(counts[0]) != len(counts):
@@ -158,69 +134,43 @@ def one_count(counts: Sequence[int]) -> int:
     return counts[0]
 
 
-def write_optimizer(
-    optimizer: torch.optim.Optimizer, state: optax.OptState, parameters: Sequence[torch.Tensor] | None = None
-) -> None:
-    """Copy a state, such as `read_optimizer` returns, into the optimizer, and create what it lacks as PyTorch would.
+def create_state(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], names: Collection[str]) -> None:
+    """Create what an optimizer lacks of its state, as PyTorch would.
 
     Args:
-      parameters: if not all that the optimizer holds.
+      names: of what it keeps of each parameter.
     """
-    parameters = optimizer.param_groups[0]["params"] if parameters is None else parameters
-    names, _, _ = _layout(export_optimizer(optimizer), *_size(parameters))
-    # Looking up an entry creates it, and an optimizer that keeps nothing has none.
-    entries = [optimizer.state[parameter] for parameter in parameters if names]
-    named = zip(_torch_names(optimizer, names), jax.tree.leaves(state))
-    for name, leaf in sorted(named, key=lambda each: IN_ORDER.index(each[0])):
-        if name == "step":
-            if not isinstance(optimizer, RMSpropTFLike):  # it counts with a number
-                for entry in entries:
-                    entry.setdefault(name, torch.tensor(0.0))
-            write_count(entries, int(leaf))
-            continue
-        for parameter, entry in zip(parameters, entries):
+    if not names:  # looking up an entry creates it, and an optimizer that keeps nothing has none
+        return
+    for parameter in parameters:
+        entry = optimizer.state[parameter]
+        for name in sorted(names, key=IN_ORDER.index):
             if entry.get(name) is None:
-                entry[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        copy_into([entry[name] for entry in entries], _split(leaf, parameters))
+                entry[name] = _zero(optimizer, name, parameter)
+
+
+def _zero(optimizer: torch.optim.Optimizer, name: str, parameter: torch.Tensor) -> torch.Tensor | int:
+    if name != "step":
+        return torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return 0 if isinstance(optimizer, RMSpropTFLike) else torch.tensor(0.0)  # it counts with a number
 
 
 def state_layout(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
-) -> tuple[tuple[str, ...], PyTreeDef]:
-    """Return the leaves of `read_optimizer`, with PyTorch's names, and the structure. "step" is a number."""
-    names, _, structure = _layout(export_optimizer(optimizer), *_size(parameters))
-    return tuple(_torch_names(optimizer, names)), structure
+    optimizer: torch.optim.Optimizer, length: int, dtype: np.dtype[Any]
+) -> tuple[tuple[str, ...], list[np.ndarray], PyTreeDef]:
+    """Return the leaves of an exported optimizer's state for a vector: PyTorch's names, initial values, the structure.
 
-
-def write_count(entries: Sequence[dict[str, Any]], count: int) -> None:
-    """Set the number of steps in all entries of an optimizer's state."""
-    if isinstance(entries[0].get("step"), torch.Tensor):
-        for entry in entries:
-            entry["step"].fill_(count)
-    else:
-        for entry in entries:
-            entry["step"] = count
-
-
-def _split(vector: np.ndarray, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Return the parts of a vector, on the host."""
-    # Copied first, because torch warns of read-only arrays, such as JAX's.
-    return torch.split(torch.from_numpy(np.array(vector)), [parameter.numel() for parameter in parameters])
-
-
-def _torch_names(optimizer: torch.optim.Optimizer, names: tuple[str, ...]) -> list[str]:
-    return [NAMES[KINDS[type(optimizer)]][name] for name in names]
-
-
-def _size(parameters: Sequence[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
-    return sum(parameter.numel() for parameter in parameters), parameters[0].detach().cpu().numpy().dtype
+    "step" is a number.
+    """
+    names, initial, structure = _layout(export_optimizer(optimizer), length, dtype)
+    return tuple(NAMES[KINDS[type(optimizer)]][name] for name in names), initial, structure
 
 
 @functools.lru_cache
 def _layout(
     exported: ExportedOptimizer, size: int, dtype: np.dtype[Any]
 ) -> tuple[tuple[str, ...], list[np.ndarray], PyTreeDef]:
-    """Return the names of the leaves of the state for a vector, their initial values, and the structure."""
+    """Return Optax's names of the leaves of the state for a vector, their initial values, and the structure."""
     transformation = exported.transformation(dict.fromkeys(exported._numbers, 0.0))
     state = jax.jit(transformation.init)(np.zeros(size, dtype))  # one compiled function instead of one per leaf
     paths, structure = jax.tree_util.tree_flatten_with_path(state)

@@ -43,14 +43,10 @@ class Limits:
     Attributes:
       steps: the number of steps of each environment; with 0, only the update that is due.
       episodes: the number of further episodes to end.
-      follows, follows_last: whether DQN's target network is updated after each step, and after the last one. Otherwise
-        the caller does that, once callbacks have seen the step.
     """
 
     steps: Any
     episodes: Any
-    follows: Any
-    follows_last: Any
 
 
 @struct
@@ -137,7 +133,7 @@ def run(
     )
     chunk = num_at_once(noise, rates.learning.shape[0] // settings.train_freq)
     # The loop runs at least once, for the update that is due.
-    limited = loop.Limits(None, turns.goes_on, at_least_once=True)
+    limited = loop.Limits(None, turns.can_continue, at_least_once=True)
     end: Run = loop.run(Loop(turns.iterate, draw, chunk), begun, limited)[0]
     return end
 
@@ -211,16 +207,15 @@ class _Turns:
             kept=self.keep.put(carry.kept, carry.count, given),
         )
         calls = after.progress.calls
-        follows = jnp.where(self.goes_on(after), self.limits.follows, self.limits.follows_last)
-        learner = self.settings.on_step(self.own.policy, after.learner, calls - follows, calls, self.num_envs)
+        learner = self.settings.on_step(self.own.policy, after.learner, calls - 1, calls, self.num_envs)
         return dataclasses.replace(after, learner=learner)
 
-    def goes_on(self, carry: Run) -> Any:
+    def can_continue(self, carry: Run) -> Any:
         """Return whether no limit is reached."""
         return (carry.count < self.limits.steps) & (carry.num_ended < self.limits.episodes)
 
     def iterate(self, carry: Run, _: jax.Array, noise: Noise) -> tuple[Run, None]:
         """Run the update that is due, and the rest of an iteration, or as much of it as the limits allow."""
-        left = loop.Limits(self.settings.train_freq - carry.progress.step, self.goes_on)
+        left = loop.Limits(self.settings.train_freq - carry.progress.step, self.can_continue)
         steps = Loop(lambda carry, _, __: (self.take(carry, noise), None))
         return loop.run(steps, self.update_if_due(carry, noise), left)[0], None

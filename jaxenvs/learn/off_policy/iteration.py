@@ -162,13 +162,17 @@ class Iteration:
         observation: Any = state.collector.observation  # Arrays
         env_state = state.collector.env_state
         seen = observation if normalizer is None else normalizer.normalize_observation(observation)
-        action = settings.explore(self.policy, settings.acting_params(learner), seen, exploration, random, progress)
-        if settings.random_warm_up:
-            action = jnp.where(num_timesteps < settings.learning_starts, random, action)
-        noise_state = state.action_noise
-        if settings.action_noise is not None:
-            noise_state, added = settings.action_noise.step(noise_state, normal)
-            action = jnp.clip(action + added, -1, 1).astype(random.dtype)
+        params = settings.acting_params(learner)
+        action, noise_state = choose(
+            settings,
+            self.policy,
+            params,
+            seen,
+            (exploration, random, normal),
+            state.action_noise,
+            num_timesteps,
+            progress,
+        )
         env_state, timestep, outputs = self.step(env_state, self.policy.to_env(action))
         replay = state.replay.add(
             observation,
@@ -219,6 +223,34 @@ class Iteration:
         # Run zero updates rather than branch around them: a branch would copy the arrays that they change.
         num = jnp.where(is_due, settings.num_updates(replay.num_envs * axis_size(settings.axis_name)), 0)
         return settings.updates(self.policy, self.optimizers, learner, noise.bits, noise.updates, batch_of, num)
+
+
+def choose(
+    settings: OffPolicySettings,
+    policy: OffPolicyNetworks,
+    params: Any,
+    observation: Any,
+    noise: tuple[Any, jax.Array, jax.Array | None],
+    noise_state: Any,
+    num_timesteps: Any,
+    progress: Any,
+) -> tuple[jax.Array, Any]:
+    """Return the actions of one step, and the next state of the action noise.
+
+    Args:
+      params: that act.
+      observation: as the policy sees it.
+      noise: `exploration`, `random` and `normal` of Noise, of this step.
+      noise_state, num_timesteps, progress: as in `Iteration.take_step`.
+    """
+    exploration, random, normal = noise
+    action = settings.explore(policy, params, observation, exploration, random, progress)
+    if settings.random_warm_up:
+        action = jnp.where(num_timesteps < settings.learning_starts, random, action)
+    if settings.action_noise is not None:
+        noise_state, added = settings.action_noise.step(noise_state, normal)
+        action = jnp.clip(action + added, -1, 1).astype(random.dtype)
+    return action, noise_state
 
 
 def is_ready(settings: OffPolicySettings, replay: Replay) -> Any:

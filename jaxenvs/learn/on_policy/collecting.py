@@ -88,11 +88,7 @@ def collect(
       The state to continue from; the rollout; and the further outputs of `step`, stacked. In a jitted function, results
       that you do not use are not computed.
     """
-    in_the_loop = _values_are_known_early(start.observation)
-
-    def values(observation: Observation) -> jax.Array:
-        value: jax.Array = network.apply(params, observation)[1]
-        return value
+    in_the_loop = values_are_known_early(start.observation)
 
     def act(state: CollectorState, noise: jax.Array) -> tuple[CollectorState, Any]:
         distribution, value = network.apply(params, state.observation)
@@ -109,25 +105,66 @@ def collect(
         return CollectorState(env_state, observation), kept
 
     start = dataclasses.replace(start, observation=_as_the_network_gives(start.observation, params))
-    noise = _noise(network, params, start.observation, key, n_steps, sde_sample_freq)
+    noise = rollout_noise(network, params, start.observation, key, n_steps, sde_sample_freq)
     end, (observation, action, reward, done, seen, outputs) = jax.lax.scan(act, start, noise)
+    known = None
     if in_the_loop:
-        log_prob, value, bootstrap = seen
+        log_prob, *known = seen
     else:
         distribution, truncated, final_observation = seen
         log_prob = jax.vmap(lambda distribution, action: distribution.log_prob(action))(distribution, action)
-        value = in_chunks(values, observation)
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), final_observation)
-        bootstrap = _values_behind(network, params, truncated.reshape(-1), flat, value.reshape(-1))
-        bootstrap = bootstrap.reshape(value.shape)
-
-    reward = reward.astype(value.dtype) + gamma * bootstrap
+        known = values_of_steps(network, params, observation, truncated, final_observation)
+    value, bootstrap = known
     discount = gamma if gae_gamma is None else gae_gamma
-    advantage = advantages(reward, value, done, values(end.observation), discount, gae_lambda)
-    return end, Rollout(observation, action, log_prob, value, reward, advantage, advantage + value), outputs
+    results = with_advantages(
+        network, params, reward, value, bootstrap, done, end.observation, gamma, discount, gae_lambda
+    )
+    return end, Rollout(observation, action, log_prob, value, *results), outputs
 
 
-def _values_are_known_early(observation: Observation) -> bool:
+def values_of_steps(
+    network: OnPolicyNetwork, params: Any, observation: Observation, truncated: Any, final_observation: Observation
+) -> tuple[jax.Array, jax.Array]:
+    """Return the values of all observations of a rollout, and of the last ones of truncated episodes, else 0.
+
+    Args:
+      network, params: as in `collect`.
+      observation, truncated, final_observation: with the leading axes (n_steps, num_envs).
+    """
+
+    def values(observation: Observation) -> jax.Array:
+        value: jax.Array = network.apply(params, observation)[1]
+        return value
+
+    value = in_chunks(values, observation)
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), final_observation)
+    bootstrap = _values_behind(network, params, truncated.reshape(-1), flat, value.reshape(-1))
+    return value, bootstrap.reshape(value.shape)
+
+
+def with_advantages(
+    network: OnPolicyNetwork,
+    params: Any,
+    reward: Any,
+    value: jax.Array,
+    bootstrap: jax.Array,
+    done: Any,
+    last: Observation,
+    gamma: Any,
+    gae_gamma: Any,
+    gae_lambda: Any,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the rewards with what follows a truncation, the advantages, and the returns of a rollout.
+
+    Args:
+      last: the observation after the rollout; bootstrap: as `values_of_steps` returns it; others: as in `collect`.
+    """
+    reward = reward.astype(value.dtype) + gamma * bootstrap
+    advantage = advantages(reward, value, done, network.apply(params, last)[1], gae_gamma, gae_lambda)
+    return reward, advantage, advantage + value
+
+
+def values_are_known_early(observation: Observation) -> bool:
     """Return whether values are computed in the loop over the steps.
 
     Values of small observations are cheapest for all steps at once. Values of large ones (images) come from the pass
@@ -196,7 +233,7 @@ def masked_observation(venv: VectorEnv, state: tuple[Any, Any], observation: Arr
     return Masked(observation, action_masks(venv, state[0]))
 
 
-def _noise(
+def rollout_noise(
     network: OnPolicyNetwork, params: Any, observation: Observation, key: jax.Array, n_steps: int, sde_sample_freq: int
 ) -> jax.Array:
     """Draw the noise of every step of a rollout at once."""

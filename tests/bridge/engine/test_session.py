@@ -12,7 +12,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
-from bridge.engine.user_code.model_references import why_reached
 from tests.bridge.algorithms.user_code.own_code_models import (
     LIBRARIES,
     OFF_POLICY,
@@ -210,47 +209,6 @@ def test_an_environment_sees_the_critics_of_its_model_as_they_are(library):
     env.model = model
     model.learn(32)
     assert len(set(seen)) >= len(seen) - 1  # all but those from before learning starts
-
-
-def test_the_plan_names_what_leads_from_an_environment_to_its_model():
-    env = HostCounter()
-    model = bridge.SAC("MlpPolicy", env, **copy.deepcopy(OFF_POLICY))
-    assert "environments may access the model" not in str(model.plan)
-    env.partners = [model]
-    assert "environments may access the model" in str(model.plan)
-
-
-THE_MODEL = None
-
-
-class NamingAGlobal(HostCounter):
-    def step(self, action):
-        return self._act(action) if THE_MODEL is None else super().step(THE_MODEL.predict(action)[0])
-
-    def _act(self, action):
-        return super().step(action)
-
-
-class Evaluating(HostCounter):
-    def step(self, action):
-        return super().step(eval("action"))
-
-
-def test_an_environment_that_names_the_model_may_reach_it(monkeypatch):
-    env = NamingAGlobal()
-    model = bridge.SAC("MlpPolicy", env, **copy.deepcopy(OFF_POLICY))
-    assert why_reached(model.env, model) is None
-    monkeypatch.setitem(globals(), "THE_MODEL", model)
-    assert why_reached(model.env, model) == "THE_MODEL references a SAC"
-
-
-def test_an_environment_that_may_do_anything_may_reach_the_model():
-    model = bridge.SAC("MlpPolicy", Evaluating(), **copy.deepcopy(OFF_POLICY))
-    assert "eval" in why_reached(model.env, model)
-    many = HostCounter()
-    many.table = {index: [index] for index in range(60_000)}
-    model = bridge.SAC("MlpPolicy", many, **copy.deepcopy(OFF_POLICY))
-    assert "more than 100,000 references" in why_reached(model.env, model)
 
 
 # --- What callbacks are shown ---------------------------------------------------------------------------------------

@@ -1,0 +1,160 @@
+"""SB3's own loop of collecting, for callbacks that look: its Python, its locals, its order, with compiled acting.
+
+    obs_tensor = obs_as_tensor(self._last_obs, ...)      arms: policy.forward is ours, for the very next call
+    ... = self.policy(obs_tensor)                        ours disarms, and acts in one compiled function
+    env.step(...), callback.on_step(), ...               nothing is set on the policy
+
+SB3's function runs with its own code, in which two global functions are ours: the one that it calls right before the
+policy, to arm it there, and `get_action_masks`, which MaskablePPO calls in between.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.engine.acting import EvaluatingActor, NoiseSource
+from bridge.engine.lstm_state import of_states, to_states
+from bridge.engine.on_policy.on_jax import OnJax
+from bridge.engine.plan import Mode, Plan
+from bridge.engine.session import Session
+from bridge.sb3 import OnPolicy
+from bridge.vec_env.actions import as_sb3_gives
+from jaxenvs.learn import Masked, Recalled
+
+ARM_AT, MASKS_AT = "obs_as_tensor", "get_action_masks"
+
+
+def collect_rollouts(
+    sb3s: Callable[..., bool],
+    algorithm: OnPolicy,
+    session: Session,
+    env: VecEnv,
+    callback: BaseCallback,
+    buffer: RolloutBuffer,
+    n_steps: int,
+    *further: Any,
+) -> bool:
+    """Run SB3's `collect_rollouts`, as far as possible with compiled acting.
+
+    Args:
+      sb3s: the bound method of SB3 or sb3-contrib.
+      algorithm: the model, with which the others are called.
+      env, callback, buffer, n_steps, further: the method's arguments.
+    """
+    plan = session.current_plan(algorithm, env)
+    function = getattr(sb3s, "__func__", None)
+    can_arm = isinstance(function, types.FunctionType) and ARM_AT in function.__code__.co_names
+    # In an environment that is not compiled, PyTorch draws the noise of state-dependent exploration.
+    on_jax = OnJax(algorithm, plan, n_steps, callback) if plan.mode is Mode.COMPILED else None
+    if not can_arm or plan.network is None or (on_jax is None and algorithm.use_sde):
+        return sb3s(env, callback, buffer, n_steps, *further)
+    assert isinstance(function, types.FunctionType)
+    acting = _Acting(algorithm, plan, env, n_steps, on_jax)
+    algorithm._on_jax = on_jax
+    arming = {ARM_AT: acting.obs_as_tensor(function.__globals__[ARM_AT])}
+    if any(further):
+        arming[MASKS_AT] = acting.get_action_masks(function.__globals__[MASKS_AT])
+    own = types.FunctionType(
+        function.__code__, {**function.__globals__, **arming}, function.__name__, function.__defaults__,
+        function.__closure__,
+    )  # fmt: skip
+    try:
+        if not own(algorithm, env, callback, buffer, n_steps, *further):
+            return False
+    finally:
+        acting.disarm()
+        algorithm._on_jax = None
+        session.forget()
+    if on_jax is not None:
+        on_jax.finish(buffer)
+    return True
+
+
+class _Acting:
+    """Compiled acting in place of the calls of a policy's `forward` by SB3's loop."""
+
+    def __init__(self, algorithm: OnPolicy, plan: Plan, env: VecEnv, n_steps: int, on_jax: OnJax | None) -> None:
+        self._algorithm, self._plan, self._env, self._on_jax = algorithm, plan, env, on_jax
+        self._left, self._masks_follow = n_steps, False
+        self._armed: Any = None
+        # What acts in environments of either kind, whose noise is drawn step by step, as by SB3.
+        actor = plan.actor
+        assert plan.params is not None
+        if not isinstance(actor, EvaluatingActor):
+            actor = EvaluatingActor(plan.network, plan.params.tensors)
+        self._actor = actor
+        self._draw = NoiseSource(plan.network)
+
+    def obs_as_tensor(self, sb3s: Callable[..., Any]) -> Callable[..., Any]:
+        """Return SB3's function, after which the next call of the policy is ours."""
+
+        def obs_as_tensor(obs: Any, device: torch.device) -> Any:
+            tensors = sb3s(obs, device)
+            if self._left > 0:  # not for the values after the last step
+                self._left -= 1
+                self._armed = tensors
+                if not self._masks_follow:
+                    self._arm()
+            return tensors
+
+        return obs_as_tensor
+
+    def get_action_masks(self, sb3s: Callable[..., Any]) -> Callable[..., Any]:
+        """Return sb3-contrib's function, which runs code of the environments, so that it arms only afterwards."""
+        self._masks_follow = True
+
+        def get_action_masks(env: VecEnv) -> np.ndarray:
+            masks: np.ndarray = sb3s(env)
+            self._arm()
+            return masks
+
+        return get_action_masks
+
+    def _arm(self) -> None:
+        policy = self._algorithm.policy
+        if self._plan.acts_as_planned(policy):  # else PyTorch acts
+            vars(policy)["forward"] = self._forward
+
+    def disarm(self) -> None:
+        """Remove what is set on the policy, if it is."""
+        if vars(self._algorithm.policy).get("forward") == self._forward:
+            del vars(self._algorithm.policy)["forward"]
+
+    def _forward(self, obs: Any, *arguments: Any, **further: Any) -> Any:
+        policy = self._algorithm.policy
+        if obs is not self._armed or torch.is_grad_enabled() or arguments[2:] or further.get("deterministic"):
+            return type(policy).forward(policy, obs, *arguments, **further)
+        self.disarm()
+        self._armed = None
+        observation: Any = self._algorithm._last_obs
+        if arguments:
+            starts = np.asarray(arguments[1].cpu()) != 0
+            observation = Recalled(observation, of_states(arguments[0]), starts)
+        elif (masks := further.get("action_masks")) is not None:
+            observation = Masked(observation, np.asarray(masks).reshape(self._env.num_envs, -1))
+        self._actor.refresh()
+        noise = self._draw(self._env.num_envs) if self._on_jax is None else self._on_jax.noise()
+        action, _, value, log_prob, *memory = self._actor.act_and_evaluate(observation, noise)
+        if self._on_jax is not None:
+            self._on_jax.acted(value)
+        return self._as_tensors(action, value, log_prob, memory)
+
+    def _as_tensors(self, action: np.ndarray, value: np.ndarray, log_prob: np.ndarray, memory: list[Any]) -> Any:
+        """Return what SB3's `forward` returns."""
+        space, device = self._algorithm.action_space, self._algorithm.device
+        if isinstance(space, spaces.Box):
+            action = np.array(action).reshape(-1, *space.shape)
+        else:
+            action = as_sb3_gives(action, space)
+        results = (action, np.array(value)[:, None], np.array(log_prob))
+        tensors = [torch.from_numpy(each).to(device) for each in results]
+        return (*tensors, *(to_states(self._algorithm, each) for each in memory))
