@@ -89,6 +89,14 @@ class Learner:
         )
         return params, targets, {name: each.read() for name, each in self._moments.items()}
 
+    def acting(self) -> Vectors:
+        """Return the params of the network that acts, and its running statistics, by name."""
+        name = next(iter(self._params))
+        statistics = self._targets.get(f"{name}_statistics")
+        return {name: self._params[name].read()} | (
+            {} if statistics is None else {f"{name}_statistics": statistics.read()}
+        )
+
     def write_back(self, params: Vectors, targets: Vectors, states: Vectors) -> None:
         """Write the vectors that a compiled function returned back to PyTorch.
 

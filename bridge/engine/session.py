@@ -39,8 +39,10 @@ class Session:
         self.plan: Plan | None = None
         self.signals = Signals(self.forget)
         self.is_known = False
-        # Whether code that is not known runs in between, in a training of ours.
-        self._is_watched = True
+        # Whether code that is not known runs between the steps of a training of ours: an environment of this process, a
+        # callback that looks.
+        self.is_watched = True
+        self._is_training = False
 
     def forget(self) -> None:
         """Note that code has run which may have changed anything."""
@@ -48,15 +50,16 @@ class Session:
         self.signals.forget()
 
     @contextmanager
-    def training(self, callback: BaseCallback) -> Iterator[None]:
-        """Run our own training loop. If no unknown code runs in it, the plan need not be compared."""
-        was, self._is_watched = self._is_watched, looks(callback)
+    def training(self, callback: BaseCallback, env: VecEnv | None) -> Iterator[None]:
+        """Run our own training loop. Where it calls code that is not known, it says so with `forget`."""
+        was = self.is_watched, self._is_training
+        self.is_watched, self._is_training = looks(callback) or not run_elsewhere(env), True
         self.forget()
         try:
             with self.signals.taken_over():
                 yield
         finally:
-            self._is_watched = was
+            self.is_watched, self._is_training = was
             self.forget()
 
     def current_plan(self, algorithm: Algorithm, env: VecEnv | None) -> Plan:
@@ -71,5 +74,5 @@ class Session:
             forget_graph(algorithm.policy)
         if plan is not before and (before is None or str(plan) != str(before)):
             log.log(logging.WARNING if plan.reasons else logging.INFO, "%s", plan)
-        self.is_known = not (self._is_watched or plan.user_code) and run_elsewhere(env)
+        self.is_known = self._is_training and not plan.user_code
         return plan

@@ -123,7 +123,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         log_interval = arguments.arguments.pop("log_interval")
         total_timesteps, callback = self._setup_learn(**arguments.arguments)
         callback.on_training_start({**shown, "total_timesteps": total_timesteps, "callback": callback}, globals())
-        with self._session.training(callback):
+        with self._session.training(callback, self.env):
             self._train_until(total_timesteps, callback, log_interval)
         callback.on_training_end()
         return self

@@ -13,6 +13,7 @@ from stable_baselines3.common.type_aliases import Schedule
 
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.engine.acting import Actor
+from bridge.engine.plan import Plan
 
 
 class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
@@ -36,7 +37,7 @@ class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
     def _calls_of_interval(self) -> int:
         return self._n_calls % max(self.target_update_interval // self.n_envs, 1)
 
-    def _optimizers(self) -> torch.optim.Optimizer:
+    def _optimizers(self, plan: Plan) -> torch.optim.Optimizer:
         return self.policy.optimizer
 
     def predict(

@@ -29,9 +29,8 @@ from bridge.engine.callbacks.known import looks, needs_rollouts, steps_until_nee
 from bridge.engine.callbacks.taken_steps import count_steps
 from bridge.engine.off_policy import host_loop, on_jax
 from bridge.engine.off_policy.compiled_training import most_steps, run_steps
-from bridge.engine.plan import Mode
+from bridge.engine.plan import Mode, Plan
 from bridge.engine.runtime import keep_freed_memory
-from bridge.engine.steps import TrainingResults
 from bridge.engine.update import update_from_samples
 from bridge.errors import NotCompilable
 from bridge.randomness import get_random_state
@@ -164,7 +163,9 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self._update_is_due = False
             return
         with self._session.signals.waiting():
-            self._record_trained(run_steps(self, plan, 0, math.inf), begun=0)
+            metrics, num_updated = on_jax.update(self, plan)
+            self._update_is_due = False
+            self._record_trained(metrics, num_updated, plan, 0)
 
     def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
         """Run one iteration of SB3's `learn`."""
@@ -221,7 +222,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         with self._session.signals.waiting():
             with pace.running(steps):
                 results = run_steps(self, plan, steps, episodes)
-            self._record_trained(results, begun)
+            last_update = results.count - 1 - (begun + results.count - 1) % train_freq
+            self._record_trained(results.metrics, results.num_updated, plan, last_update)
             after = functools.partial(self._after_step, log_interval)
             if not count_steps(self, self._session, callback, results.wrapped_env, results.steps, after):
                 return False
@@ -241,32 +243,28 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             if log_interval is not None and self._episode_num % log_interval == 0:
                 self.dump_logs()
 
-    def _record_trained(self, results: TrainingResults, begun: int) -> None:
+    def _record_trained(self, metrics: dict[str, float], num_updated: int, plan: Plan, last_update: int) -> None:
         """Log the last update of a compiled function, and set its learning rate where SB3 sets it.
 
         Args:
-          begun: how many steps of the iteration were taken before the function ran.
+          metrics: of the last update; num_updated: how many updates there were.
+          last_update: the index of the step before which the last one ran.
         """
         self._record_compile_time()
-        if results.num_updated:
+        if num_updated:
             progress = self._current_progress_remaining
-            # The index of the step before which the last update ran.
-            last_update = results.count - 1 - (begun + results.count - 1) % self._frequency.frequency
             if last_update > 0:
                 num_timesteps = self.num_timesteps + last_update * self.n_envs
                 self._update_current_progress_remaining(num_timesteps, self._total_timesteps)
-            self._update_learning_rate(self._optimizers())
+            self._update_learning_rate(self._optimizers(plan))
             self._current_progress_remaining = progress
             settings = self._settings_now()
-            self._record(
-                settings, results.metrics, self._n_updates - results.num_updated * settings.num_updates(self.n_envs)
-            )
+            self._record(settings, metrics, self._n_updates - num_updated * settings.num_updates(self.n_envs))
 
-    def _optimizers(self) -> list[torch.optim.Optimizer] | torch.optim.Optimizer:
+    def _optimizers(self, plan: Plan) -> list[torch.optim.Optimizer] | torch.optim.Optimizer:
         """Return what SB3's `train` passes to `_update_learning_rate`."""
-        learner = self._current_plan(self.env).learner
-        assert learner is not None
-        return list(learner.optimizers.values())
+        assert plan.learner is not None
+        return list(plan.learner.optimizers.values())
 
     def _begin_iteration(self) -> None:
         # A new number, because an iteration that was cut short must not draw the same random numbers again.
@@ -321,19 +319,23 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
-        plan = self._session.plan
+        session, plan = self._session, self._session.plan
         if plan is None or plan.actor is None or "predict" in plan.user_code:
             return super()._sample_action(learning_starts, action_noise, n_envs)
-        is_planned = self._session.is_known or plan.acts_as_planned(self.policy)
-        if self._collects_on_jax and is_planned:
+        is_random = self.num_timesteps < learning_starts and not self._collects_on_jax
+        is_planned = not is_random and (session.is_known or plan.acts_as_planned(self.policy))
+        if is_planned and self._collects_on_jax:
             action = on_jax.sample_action(self, plan)
             self._step_of_iteration += 1
-            return action
-        if self.num_timesteps < learning_starts or self.use_sde or not is_planned:
-            return super()._sample_action(learning_starts, action_noise, n_envs)
-        if not self._session.is_known:
-            plan.actor.refresh()
-        return self._act(plan.actor, action_noise, n_envs)
+        elif is_planned and not self.use_sde:
+            if not session.is_known:
+                plan.actor.refresh()
+            action = self._act(plan.actor, action_noise, n_envs)
+        else:
+            action = super()._sample_action(learning_starts, action_noise, n_envs)
+        if session.is_watched:  # next, environments and callbacks run
+            session.is_known = False
+        return action
 
     def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the actions that environments take, and the actions that are stored."""
@@ -392,7 +394,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             if self.engine == "auto" and self.device.type == "cpu":
                 keep_freed_memory()
             return super().train(gradient_steps, batch_size)
-        self._update_learning_rate(self._optimizers())
+        self._update_learning_rate(self._optimizers(plan))
         num_before = self._n_updates
         settings = self._settings_now().replace(learning_rate=plan.learner.learning_rates())
         # Where the number of updates depends on the length of an episode, each number would be compiled separately.

@@ -7,18 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from bridge.engine.off_policy.compiled_training import rows_to_come
+from bridge.engine.learner import ExportedOptimizers, Numbers, transformations
+from bridge.engine.off_policy.compiled_training import rows_to_come, schedules
 from bridge.engine.plan import Plan
+from bridge.engine.runtime import to_host
 from bridge.engine.update import read_learner
 from bridge.sb3 import Infos, OffPolicy
 from bridge.translate.action_noise import write_noise_state
+from jaxenvs import VectorEnv
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn import OffPolicySettings
+from jaxenvs.learn import CollectorState, LearnerState, OffPolicySettings, Replay
 from jaxenvs.learn.interfaces import OffPolicyNetworks
 from jaxenvs.learn.off_policy.driver import Progress
-from jaxenvs.learn.off_policy.iteration import Noise, choose
+from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, choose, is_ready
+from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 
 def sample_action(algorithm: OffPolicy, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
@@ -27,14 +32,73 @@ def sample_action(algorithm: OffPolicy, plan: Plan) -> tuple[np.ndarray, np.ndar
     settings = algorithm._settings_now()
     progress, action_noise, key = algorithm._progress()
     rate = algorithm._exploration_rates(np.array([algorithm._current_progress_remaining]))[0]
-    params = settings.acting_params(read_learner(plan.learner, 0))
-    act = _compiled_function(plan.network)
-    results = act(settings, rate, params, algorithm._last_obs, action_noise, progress, key)
+    act = _acting_function(plan.network)
+    results = act(settings, rate, plan.learner.acting(), algorithm._last_obs, action_noise, progress, key)
     action, env_action, action_noise = (None if each is None else np.array(each) for each in results)
     write_noise_state(algorithm.action_noise, action_noise)
     if plan.network.head.kind != "box":
         action = env_action = action.astype(np.int64)  # type: ignore[union-attr]
     return env_action, action  # type: ignore[return-value]
+
+
+def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
+    """Run the update that is due, as the compiled training does before its next step, and write the results back.
+
+    Returns:
+      The metrics, and the number of updates: 0 if there is nothing to learn from yet.
+
+    Raises:
+      ValueError: parameters became NaN. The previous parameters are kept.
+    """
+    wrapped_env, learner, buffer = plan.wrapped_env, plan.learner, algorithm.replay_buffer
+    assert wrapped_env is not None
+    assert learner is not None
+    settings = algorithm._settings_now()
+    if settings.hindsight is not None:
+        buffer.require_whole_episode()  # as SB3 does
+    progress, _, key = algorithm._progress()
+    state = read_learner(learner, algorithm._n_updates)
+    replay = buffer.to_device(algorithm._last_obs, rows_to_come(algorithm))
+    rate = schedules(algorithm, 0, 1).learning[0]
+    function = _updating_function(plan.network, tuple(learner.exported.items()))
+    state, metrics, is_ready = function(
+        settings, rate, learner.settings(), state, replay, wrapped_env.base.venv, algorithm._last_obs, progress, key
+    )
+    if not np.asarray(is_ready):
+        return {}, 0
+    metrics = to_host(metrics)
+    learner.write_back(state.params, state.targets, state.optimizer_states)
+    algorithm._n_updates = int(state.num_updates)
+    return {name: value.item() for name, value in metrics.items()}, 1
+
+
+@functools.lru_cache(maxsize=64)
+def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers) -> Callable[..., Any]:
+    """Return the function that updates: the same arithmetic as in `driver.run`, without steps around it."""
+
+    def compute(
+        settings: OffPolicySettings,
+        learning_rate: Any,
+        numbers: Numbers,
+        learner: LearnerState,
+        replay: Replay,
+        venv: VectorEnv,
+        observation: Any,
+        progress: Progress,
+        key_data: jax.Array,
+    ) -> tuple[LearnerState, dict[str, jax.Array], jax.Array]:
+        dtype = jax.tree.leaves(learner.params)[0].dtype
+        compute_reward = None if settings.hindsight is None else require_goals(venv.first_env)
+        own = Iteration(policy, transformations(optimizers, numbers), None, compute_reward)  # type: ignore[arg-type]
+        exploration = ExplorationState(CollectorState((), observation), replay, ())
+        key = jax.random.fold_in(jax.random.wrap_key_data(key_data), progress.iteration)
+        # As in the compiled training, where the noise of many iterations is drawn before them: XLA would round
+        # differently if it computed the draws together with what uses them.
+        noise = jax.lax.optimization_barrier(own.draw(settings, learner, exploration, key))  # type: ignore[no-untyped-call]
+        now, ready = settings.replace(learning_rate=jnp.asarray(learning_rate, dtype)), is_ready(settings, replay)
+        return *own.update(now, learner, replay, noise, ready), ready
+
+    return jax.jit(compute, compiler_options=compiler_options())
 
 
 def store_transition(
@@ -57,7 +121,7 @@ def store_transition(
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
+def _acting_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
     """Return the function that acts, one for each policy, because finding it by static arguments would take long."""
 
     def act(
@@ -73,8 +137,9 @@ def _compiled_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
         key = jax.random.fold_in(jax.random.wrap_key_data(key_data), progress.iteration)
         noise = Noise.draw(settings, policy, params, observation, key)
         drawn = jax.tree.map(lambda leaf: leaf[progress.step], (noise.exploration, noise.random, noise.normal))
-        now = settings.with_exploration_rate(jax.numpy.asarray(exploration_rate, dtype))
-        no_progress = jax.numpy.zeros((), dtype)
+        drawn = jax.lax.optimization_barrier(drawn)  # type: ignore[no-untyped-call]
+        now = settings.with_exploration_rate(jnp.asarray(exploration_rate, dtype))
+        no_progress = jnp.zeros((), dtype)
         action, action_noise = choose(
             now, policy, params, observation, drawn, action_noise, progress.num_timesteps, no_progress
         )

@@ -66,7 +66,8 @@ class OffPolicyPolicy:
 
 def polyak_update(target: jax.Array, params: jax.Array, tau: Any) -> jax.Array:
     """Apply a Polyak update: a share `tau` of the parameters and the rest of the target."""
-    averaged: jax.Array = (1 - tau) * target + tau * params
+    # Not (1 - tau) * target + tau * params: compilers round one of two products only once, and not always the same one.
+    averaged: jax.Array = target - tau * target + tau * params
     return averaged
 
 
