@@ -70,10 +70,10 @@ def env_fn(
 class Made:
     """A function that makes environments, and has already made one, which it returns first."""
 
-    def __init__(self, make: Callable[..., gymnasium.Env[Any, Any]], env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, make: Callable[..., Any], env: Any) -> None:
         self.make = make
         self.unwrapped = getattr(env, "unwrapped", env)
         self._made = [env]
 
-    def __call__(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    def __call__(self, **kwargs: Any) -> Any:
         return self._made.pop() if self._made else self.make(**kwargs)
