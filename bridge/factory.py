@@ -31,7 +31,7 @@ from bridge.host_env import envpool
 from bridge.host_env.agents.parallel_vector_env import ParallelVectorEnv, is_parallel
 from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.gym_vec_env import GymVecEnv
-from bridge.host_env.makers import Made, env_fn, maker
+from bridge.host_env.makers import Made, env_fn, maker, require_one
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.host_env.vectorized import make_vectorized
@@ -259,15 +259,18 @@ def _choose(asked: _Asked) -> tuple[str, Any, str]:
         backend = "serial"
     elif not (isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment))):
         env = env_id(**asked.env_kwargs) if callable(env_id) else env_id
-        if is_parallel(env):
-            backend, source = PARALLEL, _parallel_maker(asked, env)
-            _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
-            return backend, source, ""
-        if not isinstance(env, Environment | gymnasium.Env):
+        is_several = is_parallel(env)
+        if not (is_several or isinstance(env, Environment | gymnasium.Env)):
             raise TypeError(
                 "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
                 f"function that makes an environment, got {shown(env_id)}."
             )
+        if not callable(env_id):
+            require_one(env, asked.n_envs, asked.env_kwargs)
+        if is_several:
+            backend, source = PARALLEL, _parallel_maker(asked, env)
+            _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
+            return backend, source, ""
         backend, source = "jax" if isinstance(env, Environment) else "serial", Made(env_id, env)
     name = env_id if isinstance(env_id, str) else shown(env_id)
     _say_once(level, f"make_vec_env({name}): {backend=}{reason}.")
@@ -314,13 +317,7 @@ def _refusal_of_gymnasium(asked: _Asked) -> Exception | None:
 
 def _parallel_maker(asked: _Asked, env: Any) -> Callable[[], Any]:
     """Return the function that makes PettingZoo's environments, from one, or from the function that made it."""
-    if callable(asked.env_id):
-        return functools.partial(Made(asked.env_id, env), **asked.env_kwargs)
-    if asked.n_envs > 1:
-        raise ValueError(
-            f"env_id must be a function that makes the environment, for n_envs = {asked.n_envs}, got {shown(env)}."
-        )
-    return lambda: env
+    return functools.partial(Made(asked.env_id, env), **asked.env_kwargs) if callable(asked.env_id) else lambda: env
 
 
 def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:

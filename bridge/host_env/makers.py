@@ -77,3 +77,13 @@ class Made:
 
     def __call__(self, **kwargs: Any) -> Any:
         return self._made.pop() if self._made else self.make(**kwargs)
+
+
+def require_one(env: Any, n_envs: int, kwargs: dict[str, Any]) -> None:
+    """Raise a ValueError if an environment that has been made should be several, or have other arguments."""
+    if n_envs > 1 or kwargs:
+        given = f"n_envs = {n_envs}" if n_envs > 1 else f"env_kwargs = {kwargs}"
+        raise ValueError(
+            f"env_id must be an id, or a function that makes the environment, for {given}, got {shown(env)}, which has "
+            "been made: pass lambda: gymnasium.make(...), for example."
+        )
