@@ -12,6 +12,7 @@ import io
 import json
 import os
 import pickle
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,6 +145,21 @@ def _save_checkpoint(
                 archive.writestr(METADATA, json.dumps(metadata))
 
 
+def save_before_rollout(model: BaseAlgorithm, path: str | Path, metadata: dict[str, Any] | None = None) -> None:
+    """Save a checkpoint as `save_checkpoint`, in a callback's `on_rollout_start`.
+
+    Some rollouts have drawn random numbers by then. The checkpoint has the random states from before.
+    """
+    state = model.random_before_rollout if isinstance(model, CompiledAlgorithm) else get_random_state()
+    _save_checkpoint(model, path, state, metadata)
+
+
+def steps_left_of_iteration(model: BaseAlgorithm) -> int:
+    """Return how many steps are left of an iteration in the middle of which a compiled function ended; else 0."""
+    begun = getattr(model, "_step_of_iteration", 0)
+    return cast(Any, model).train_freq.frequency - begun if begun else 0
+
+
 def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, **kwargs: Any) -> Algorithm:
     """Load the model of a checkpoint, ready to continue its training.
 
@@ -233,13 +249,14 @@ class RolloutCheckpoint(ScheduledCallback):
     def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
         """Return the number of steps for which this callback needs no call: see ScheduledCallback."""
         if (length := self._steps_of_rollout()) is None:
-            return 0
+            return sys.maxsize
         left = (self._next - self.rollouts + 1) * length - (self.n_calls - self._calls)
-        return max(0, left - 1)
+        # An on-policy function runs the whole rollouts that fit into these steps, an off-policy function one step more.
+        return max(0, left - 1 if hasattr(self.model, "train_freq") else left)
 
     def _on_rollout_start(self) -> None:
-        model, length = self.model, self._steps_of_rollout()
-        if getattr(model, "_step_of_iteration", 0):  # a compiled function begins within a rollout
+        length = self._steps_of_rollout()
+        if steps_left_of_iteration(self.model):
             return
         # Callbacks are called only for the first of several rollouts that were compiled together.
         passed = 1 if length is None else max(1, -(-(self.n_calls - self._calls) // length))
@@ -247,16 +264,17 @@ class RolloutCheckpoint(ScheduledCallback):
         self._calls = self.n_calls
         if self.rollouts > self._next:
             self._next = ((self.rollouts - 1) // self.every + 1) * self.every
-            state = model.random_before_rollout if isinstance(model, CompiledAlgorithm) else get_random_state()
-            _save_checkpoint(model, self.path, state, self.metadata)
+            save_before_rollout(self.model, self.path, self.metadata)
 
     def _on_step(self) -> bool:
         return True
 
     def _steps_of_rollout(self) -> int | None:
-        """Return the steps in a rollout of an off-policy model; None if callbacks are called for each rollout."""
+        """Return the steps in a rollout; None if it is an episode, before each of which callbacks are called."""
         train_freq = getattr(self.model, "train_freq", None)
-        return train_freq.frequency if train_freq and train_freq.unit is TrainFrequencyUnit.STEP else None
+        if train_freq is None:
+            return getattr(self.model, "n_steps", None)
+        return train_freq.frequency if train_freq.unit is TrainFrequencyUnit.STEP else None
 
 
 def _add_pickle(archive: zipfile.ZipFile, name: str, value: Any) -> None:

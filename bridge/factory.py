@@ -31,7 +31,7 @@ from bridge.host_env import envpool
 from bridge.host_env.agents.parallel_vector_env import ParallelVectorEnv, is_parallel
 from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.gym_vec_env import GymVecEnv
-from bridge.host_env.makers import Made, env_fn, maker
+from bridge.host_env.makers import Made, env_fn, maker, require_one
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.host_env.vectorized import make_vectorized
@@ -146,12 +146,28 @@ class _Asked:
                 "monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written."
             )
 
+    @functools.cached_property
+    def jax_env(self) -> Environment[Any]:
+        """The JAX environment, in its wrapper if there is one."""
+        env, wrapper_class = _make_unwrapped(self.env_id, self.env_kwargs), self.wrapper_class
+        if wrapper_class is None:
+            return env
+        is_gymnasium = isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)
+        wrapped = wrapper_class(env, **self.wrapper_kwargs) if callable(wrapper_class) and not is_gymnasium else None
+        if not isinstance(wrapped, Environment):
+            hint = " Gymnasium's wrappers need Gymnasium's environments: pass backend='serial'." if is_gymnasium else ""
+            raise TypeError(
+                f"wrapper_class must be a jaxenvs Wrapper, or return one, got {shown(wrapper_class)}.{hint}"
+            )
+        return wrapped
+
 
 def _make(asked: _Asked, backend: str) -> VecEnv:
     """Choose a backend for "auto", and make the environments."""
     if backend == "auto":
         backend, made, reason = ("jax", asked.env_id, "") if "devices" in asked.vec_env_kwargs else _choose(asked)
-        asked = dataclasses.replace(asked, env_id=made, instead_of_jax=reason)
+        if made is not asked.env_id or reason:
+            asked = dataclasses.replace(asked, env_id=made, instead_of_jax=reason)
     elif backend not in ("jax", "native"):
         _hint(asked.env_id, asked.n_envs)
     if backend == PARALLEL:
@@ -177,7 +193,7 @@ def _batched(asked: _Asked, backend: str) -> VecEnv:
         raise TypeError(f"backend={backend!r} accepts {takes}, got {shown(vec_env_kwargs)}.")
     monitor_kwargs = vec_monitor_kwargs(asked.monitor_kwargs)
     if backend == "jax":
-        env = with_opponent(_make_env(asked), asked.opponent)
+        env = with_opponent(asked.jax_env, asked.opponent)
         jax_vec_env = JaxVecEnv(vectorize(env, asked.n_envs), seed=asked.seed, **vec_env_kwargs)
         if isinstance(asked.opponent, str) and asked.opponent == SELF:
             jax_vec_env.default_callback = SelfPlayCallback
@@ -243,16 +259,19 @@ def _choose(asked: _Asked) -> tuple[str, Any, str]:
         backend = "serial"
     elif not (isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment))):
         env = env_id(**asked.env_kwargs) if callable(env_id) else env_id
-        if is_parallel(env):
-            backend, source = PARALLEL, _parallel_maker(asked, env)
-            _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
-            return backend, source, ""
-        if not isinstance(env, Environment | gymnasium.Env):
+        is_several = is_parallel(env)
+        if not (is_several or isinstance(env, Environment | gymnasium.Env)):
             raise TypeError(
                 "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
                 f"function that makes an environment, got {shown(env_id)}."
             )
-        backend, source = ("jax", env_id) if isinstance(env, Environment) else ("serial", Made(env_id, env))
+        if not callable(env_id):
+            require_one(env, asked.n_envs, asked.env_kwargs)
+        if is_several:
+            backend, source = PARALLEL, _parallel_maker(asked, env)
+            _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
+            return backend, source, ""
+        backend, source = "jax" if isinstance(env, Environment) else "serial", Made(env_id, env)
     name = env_id if isinstance(env_id, str) else shown(env_id)
     _say_once(level, f"make_vec_env({name}): {backend=}{reason}.")
     if backend == "serial" and not reason:
@@ -266,7 +285,7 @@ def _why_not_jax(asked: _Asked) -> tuple[int, str]:
     If neither environment takes the arguments, it raises what the JAX environment raised.
     """
     try:
-        _make_env(asked)
+        asked.jax_env  # noqa: B018 - whether it can be made
         vec_monitor_kwargs(asked.monitor_kwargs)
     except Exception as error:  # of any kind, because a wrapper may be the user's
         if (refusal := _refusal_of_gymnasium(asked)) is None:
@@ -298,26 +317,7 @@ def _refusal_of_gymnasium(asked: _Asked) -> Exception | None:
 
 def _parallel_maker(asked: _Asked, env: Any) -> Callable[[], Any]:
     """Return the function that makes PettingZoo's environments, from one, or from the function that made it."""
-    if callable(asked.env_id):
-        return functools.partial(Made(asked.env_id, env), **asked.env_kwargs)
-    if asked.n_envs > 1:
-        raise ValueError(
-            f"env_id must be a function that makes the environment, for n_envs = {asked.n_envs}, got {shown(env)}."
-        )
-    return lambda: env
-
-
-def _make_env(asked: _Asked) -> Environment[Any]:
-    """Return the JAX environment, in its wrapper if there is one."""
-    env, wrapper_class = _make_unwrapped(asked.env_id, asked.env_kwargs), asked.wrapper_class
-    if wrapper_class is None:
-        return env
-    is_gymnasium = isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)
-    wrapped = wrapper_class(env, **asked.wrapper_kwargs) if callable(wrapper_class) and not is_gymnasium else None
-    if not isinstance(wrapped, Environment):
-        hint = " Gymnasium's wrappers need Gymnasium's environments: pass backend='serial'." if is_gymnasium else ""
-        raise TypeError(f"wrapper_class must be a jaxenvs Wrapper, or return one, got {shown(wrapper_class)}.{hint}")
-    return wrapped
+    return functools.partial(Made(asked.env_id, env), **asked.env_kwargs) if callable(asked.env_id) else lambda: env
 
 
 def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+
+def require_folder_of(path: str | os.PathLike[str]) -> None:
+    """Raise a FileNotFoundError that names the folder, if a file is to be written to one that does not exist."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "There is no such folder", os.fspath(folder))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from bridge.app.evaluation import evaluate_run
 from bridge.app.files import check_folder
 from bridge.app.hyperparameters import parse_assignments, whole_number
 from bridge.app.recording import record_run
-from bridge.app.runs import refuse_used
+from bridge.app.runs import CONFIG, refuse_used, require_run
 from bridge.app.training.distributed import joined
 from bridge.app.training.in_one_function import offer_cores, train_in_one_function
 from bridge.app.training.one_agent import Interrupted
@@ -172,7 +172,8 @@ def _train_as_asked(
                 "--resume continues a run with its own settings: only --total-timesteps and --devices can be given "
                 "with it."
             )
-        config, out = resume / "config.json", resume
+        config, out = resume / CONFIG, resume
+        require_run(resume, config)
     saved = _begun(algorithm, env_id, hyperparams, config, out)
     _prepare_devices(saved, given, processes is not None, resume)
     with contextlib.nullcontext() if processes is None else joined(*processes):

@@ -42,8 +42,17 @@ def read_run(folder: Path) -> TrainingConfig:
     named = Path(os.path.abspath(folder))  # "." has no name
     of_seed = None if (folder / CONFIG).exists() else re.fullmatch(r"seed-(\d+)", named.name)
     path = (folder if of_seed is None else named.parent) / CONFIG
+    require_run(folder, path)
     config = TrainingConfig.resolve(**load_config(path)[0])
     return config if of_seed is None else dataclasses.replace(config, seed=int(of_seed[1]), num_seeds=1)
+
+
+def require_run(folder: Path, config: Path) -> None:
+    """Raise a UserError if there is no run in a folder, with its arguments in the file `config`."""
+    if not folder.is_dir():
+        raise UserError(f"There is no such run: {folder}.")
+    if not config.exists():
+        raise UserError(f"There is no run in {folder}, because it has no {config.name}.")
 
 
 def folders_of_models(folder: Path, config: TrainingConfig) -> list[tuple[Path, TrainingConfig]]:

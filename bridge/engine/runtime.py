@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -22,6 +21,7 @@ NO_GLIBC = (OSError, AttributeError, TypeError)
 MOST_FROM_HEAP = 32 * 2**20
 
 _total = 0.0
+_most_from_heap = 0  # the largest value that `keep_freed_memory` was called with
 
 
 def _listen(event: str, duration_secs: float, **_: str | int) -> None:
@@ -44,9 +44,10 @@ def release_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-@functools.cache
 def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
     """Keep up to `2 * most_from_heap` bytes that were freed at the end of the heap, for the whole process.
+
+    A call with a smaller value than an earlier one changes nothing.
 
     An update of a CnnPolicy, or of two million weights, frees and allocates arrays of some megabytes. Whether glibc
     returns them to the system in between depends on where in the heap they happen to lie. If it does, every page of
@@ -56,6 +57,10 @@ def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
       most_from_heap: larger arrays are not allocated from the heap. Where glibc does not allow this value (before
         2.36), MOST_FROM_HEAP is used.
     """
+    global _most_from_heap
+    if most_from_heap <= _most_from_heap:
+        return
+    _most_from_heap = most_from_heap
     with contextlib.suppress(*NO_GLIBC):
         mallopt = ctypes.CDLL(None).mallopt
         if not mallopt(M_MMAP_THRESHOLD, most_from_heap):

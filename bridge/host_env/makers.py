@@ -70,10 +70,20 @@ def env_fn(
 class Made:
     """A function that makes environments, and has already made one, which it returns first."""
 
-    def __init__(self, make: Callable[..., gymnasium.Env[Any, Any]], env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, make: Callable[..., Any], env: Any) -> None:
         self.make = make
         self.unwrapped = getattr(env, "unwrapped", env)
         self._made = [env]
 
-    def __call__(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    def __call__(self, **kwargs: Any) -> Any:
         return self._made.pop() if self._made else self.make(**kwargs)
+
+
+def require_one(env: Any, n_envs: int, kwargs: dict[str, Any]) -> None:
+    """Raise a ValueError if an environment that has been made should be several, or have other arguments."""
+    if n_envs > 1 or kwargs:
+        given = f"n_envs = {n_envs}" if n_envs > 1 else f"env_kwargs = {kwargs}"
+        raise ValueError(
+            f"env_id must be an id, or a function that makes the environment, for {given}, got {shown(env)}, which has "
+            "been made: pass lambda: gymnasium.make(...), for example."
+        )

@@ -37,7 +37,7 @@ from bridge.evaluation.on_host import with_statistics
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv, arguments
 from jaxenvs.drawing.film import MOST_FPS, REAL_TIME_FPS, write_gif
-from jaxenvs.files import replacing
+from jaxenvs.files import replacing, require_folder_of
 from jaxenvs.gym import GymnasiumEnv
 from jaxenvs.wrappers.action_masker import with_action_masks
 
@@ -91,6 +91,7 @@ def record(
         raise ValueError(f"path must end with .gif or .mp4, got {path}.")
     if path.suffix == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
         raise ImportError(f'{path} needs moviepy: pip install "jaxenvs[video]". Or let path end with .gif.')
+    require_folder_of(path)
     n_episodes = arguments.positive_int("n_episodes", n_episodes)
     max_steps = arguments.positive_int("max_steps", max_steps)
     seed = arguments.integer("seed", seed, -(2**63), None, "an int")

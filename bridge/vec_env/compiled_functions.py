@@ -72,13 +72,17 @@ class CompiledFunctions:
 
     def __init__(self, venv: VectorEnv, mesh: Mesh | None) -> None:
         """Trace the environments, and jit their functions, which compile at their first call."""
-        state, self.timestep = _first(venv)
-        require_memory(venv.num_envs, (state, self.timestep))
         self._mesh, part = mesh, venv if mesh is None else _part(venv, mesh.size)
+        state, timestep = _first(part)
+        if mesh is None:
+            require_memory(venv.num_envs, (state, timestep))
+            self.timestep, self.has_action_masks = timestep, _gives_masks(venv, state)
+        else:  # traced before, by the JaxVecEnv
+            whole = CompiledFunctions.of(venv)
+            self.timestep, self.has_action_masks = whole.timestep, whole.has_action_masks
         self._structure = jax.tree.structure(part)
         self._stacking = Stacking(_leaves(venv))
-        given = (state, self.timestep) if mesh is None else _first(part)
-        self.state, self._outputs = Packing(given[0]), Packing(jax.eval_shape(Outputs.of, given[1]))
+        self.state, self._outputs = Packing(state), Packing(jax.eval_shape(Outputs.of, timestep))
         self._key_impl = key_impl(state.env_keys)
         per_env, own = (None, None) if mesh is None else layouts(mesh)
         if mesh is not None and venv.env_axis is not None:
@@ -91,7 +95,6 @@ class CompiledFunctions:
         self.pack_state = self._jit(self.state.pack, per_env)
         self.unpack_state = self.state.unpack if mesh is None else self._jit(self.state.unpack, per_env)
         self.action_masks = self._jit(self._action_masks, own, per_env)
-        self.has_action_masks = _gives_masks(venv, state)
 
     def _jit(self, function: Callable[..., Any], *specs: object, **options: Any) -> Any:
         """Return a jitted function whose outputs have an axis of environments.

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxenvs.arguments import image_size, number
 from jaxenvs.environment import Environment, require_environment
-from jaxenvs.files import replacing
+from jaxenvs.files import replacing, require_folder_of
 from jaxenvs.picture_size import compiled_draw
 
 REAL_TIME_FPS = 30
@@ -68,6 +68,7 @@ def write_gif(frames: Iterator[np.ndarray], fps: float, path: str | os.PathLike[
         from PIL import Image
     except ImportError as error:
         raise ImportError("A GIF needs Pillow: pip install pillow") from error
+    require_folder_of(path)
     images = (Image.fromarray(frame) for frame in frames)
     duration = 10 * round(100 / fps)  # the duration that a GIF can store; Pillow would cut 59.999 to 50
     with replacing(path) as unfinished:

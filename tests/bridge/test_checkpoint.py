@@ -12,7 +12,8 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from bridge import load_checkpoint, make_vec_env, save_checkpoint
+import bridge
+from bridge import RolloutCheckpoint, load_checkpoint, make_vec_env, save_checkpoint
 from bridge.checkpoint import read_metadata
 
 SCRIPT = Path(__file__).with_name("resumable_run.py")
@@ -38,6 +39,29 @@ def test_a_killed_process_continues_bit_for_bit(tmp_path):
     assert expected["policy"].keys() == got["policy"].keys()
     for name, weight in expected["policy"].items():
         assert torch.equal(got["policy"][name], weight), name
+
+
+@pytest.mark.parametrize("train_freq", [None, (2, "step"), (1, "episode")], ids=str)
+def test_a_checkpoint_announces_only_the_steps_before_the_rollout_that_it_precedes(train_freq, tmp_path):
+    """An on-policy function runs the whole rollouts that fit into these steps, an off-policy function one step more."""
+    if train_freq is None:
+        model, length = bridge.PPO("MlpPolicy", make_vec_env("CartPole-v1", 2), n_steps=8), 8
+    else:
+        model, length = bridge.DQN("MlpPolicy", make_vec_env("CartPole-v1"), train_freq=train_freq, buffer_size=50), 2
+    saved = []
+    checkpoint = RolloutCheckpoint(tmp_path / "model", every=3)
+    checkpoint.init_callback(model)
+    model._last_obs = model.env.reset()
+    for rollout in range(7):
+        checkpoint.on_rollout_start()
+        saved += [rollout] * ((tmp_path / "model.zip").exists())
+        (tmp_path / "model.zip").unlink(missing_ok=True)
+        for step in range(length):
+            left = (3 - rollout % 3) * length - step
+            expected = {None: left, (2, "step"): left - 1, (1, "episode"): sys.maxsize}[train_freq]
+            assert checkpoint.steps_until_needed(0, 2) == expected
+            checkpoint.on_step()
+    assert saved == [0, 3, 6]
 
 
 @pytest.fixture(scope="module")

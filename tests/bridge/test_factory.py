@@ -114,6 +114,37 @@ def test_an_environment_that_a_factory_made_to_be_looked_at_is_used():
     assert venv.get_attr("length") == [3, 3]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [({"n_envs": 2}, "n_envs = 2"), ({"env_kwargs": {"length": 3}}, "env_kwargs = {'length': 3}")],
+)
+def test_an_environment_that_has_been_made_is_one_and_keeps_its_arguments(arguments, given):
+    env = Counting()
+    assert make_vec_env(env).envs[0].unwrapped is env
+    with pytest.raises(ValueError, match=f"a function that makes the environment, for {given}, got .*: pass lambda"):
+        make_vec_env(env, **arguments)
+
+
+@pytest.mark.parametrize("backend", ["auto", "jax"])
+def test_a_jax_environment_is_made_once(backend, monkeypatch):
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(jaxenvs.registry.make(*args, **kwargs))
+        return made[-1]
+
+    def wrap(env):
+        wrapped.append(env)
+        return env
+
+    wrapped = []
+    monkeypatch.setattr(jaxenvs, "make", make)
+    make_vec_env("CartPole-v1", 2, wrapper_class=wrap, backend=backend)
+    assert len(made) == len(wrapped) == 1
+    make_vec_env(lambda: make("CartPole-v1"), 2, wrapper_class=wrap, backend=backend)
+    assert len(made) == len(wrapped) == 2
+
+
 def test_an_id_that_an_installed_envpool_has_is_hinted_at_once(caplog, monkeypatch, counting):
     envpool = types.ModuleType("envpool")
     envpool.__spec__ = importlib.machinery.ModuleSpec("envpool", None)

@@ -137,7 +137,7 @@ def test_as_a_module_it_ends_in_one_line_too(tmp_path):
     command = [sys.executable, "-m", "jaxenvs.cli", "evaluate", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
-    assert done.stderr.startswith("jaxenvs: error: Cannot read")
+    assert done.stderr.startswith("jaxenvs: error: There is no run in")
 
 
 def test_version_is_printed(capsys):

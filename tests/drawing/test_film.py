@@ -98,3 +98,8 @@ def test_without_pillow_it_says_what_to_install(states: Any, tmp_path: Path, mon
     with pytest.raises(ImportError, match="pip install pillow"):
         jaxenvs.gif(ENV, states, tmp_path / "film.gif")
     assert ENV.render(at(states, 0)).shape == (400, 600, 3)  # which needs none
+
+
+def test_a_folder_that_does_not_exist_is_named(states: Any, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"There is no such folder: '{tmp_path / 'absent'}'"):
+        jaxenvs.gif(ENV, states, tmp_path / "absent" / "film.gif")

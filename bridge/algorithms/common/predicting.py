@@ -6,11 +6,11 @@ Tensors and JAX arrays are passed on without a copy to NumPy in between.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -25,6 +25,7 @@ from bridge.engine.plan import is_slower_compiled
 from bridge.engine.runtime import compile_meanwhile
 from bridge.errors import NotCompilable
 from bridge.observations import map_parts
+from bridge.replay.store.columns import to_host
 from bridge.sb3 import Space
 from bridge.translate.policies.exported_network import keeps_changing
 from bridge.translate.policies.off_policy import acting_part, acting_tensors, export_acting
@@ -33,14 +34,15 @@ from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.compilation import is_usable, require_usable
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.interfaces import Arrays, Observation
+from jaxenvs.wrappers.action_masker import mask_size
 
 # The first 100 calls with observations of one shape run in PyTorch. After that compiling is worthwhile: it takes as
 # long as some hundred calls. It runs in a thread beside the next 100 calls. Both numbers are fixed rather than
 # measured, so that a script that seeds PyTorch gets the same actions every time.
 CALLS_BEFORE_COMPILING = 100
 
-# Turns a batch of observations or tensors into the policy's input, with action masks or the recurrent state.
-See = Callable[[Any], Observation]
+# The arrays that PyTorch and compiled functions both take. All others are left to SB3's code, which refuses them.
+NUMBERS = frozenset(map(np.dtype, "?bBhHiIlLqQefd"))
 
 
 class Predictor:
@@ -65,6 +67,7 @@ class Predictor:
         is_flat = isinstance(space, spaces.Box) and not is_image_space(space)
         self._flat_shape = space.shape if is_flat else None
         self._is_recurrent = is_recurrent(policy)
+        self._mask_size = mask_size(policy.action_space)
 
     def is_current(self, policy: BasePolicy) -> bool:
         """Return whether this predictor was made for the policy as it is now, whatever its weights are."""
@@ -94,63 +97,71 @@ class Predictor:
           ValueError: tensors or JAX arrays do not have the shape of the observation space, or the policy returned NaN.
         """
         # Every microsecond counts here: a step of an environment takes about ten.
+        further, deterministic = (state, episode_start, action_masks), bool(deterministic)
         if type(observation) is not np.ndarray:
             leaves = list(observation.values()) if isinstance(observation, dict) else [observation]
             for array_type in (torch.Tensor, jax.Array):
                 if leaves and all(isinstance(leaf, array_type) for leaf in leaves):
-                    is_jax = array_type is jax.Array
-                    return self._predict_tensors(
-                        observation, is_jax, deterministic, state, self._seen(state, episode_start, action_masks)
-                    )
+                    return self._predict_tensors(observation, array_type is jax.Array, deterministic, *further)
+            if isinstance(observation, tuple):  # nearly always what `env.reset()` of Gymnasium returns
+                return None
             shapes: Any = tuple(getattr(leaf, "shape", None) for leaf in leaves)
         else:
             shapes = observation.shape
         key = shapes, deterministic, action_masks is not None
-        seen = self._seen(state, episode_start, action_masks)
-        if key not in self._compiled and not self._compile(observation, key, seen):
+        if key not in self._compiled and not self._compile(observation, key, further):
             return None
         batch, is_batch = self._batch_of(observation)
-        function, *inputs = self._arguments(batch, deterministic, seen)
+        if (seen := self._seen(batch, *further)) is None:
+            return None
+        function, *inputs = self._arguments(seen, _length(batch), deterministic)
         action, was_nan, memory = function(*inputs)
         if np.asarray(was_nan):
             return None
         action = as_sb3_gives(action, self._policy.action_space)
         return (action if is_batch else action.squeeze(axis=0)), self._state_after(state, memory)
 
-    def _seen(self, state: Any, episode_start: Any, action_masks: Any) -> See:
-        """Return the function that turns a batch of observations into the policy's input."""
+    def _seen(self, batch: Any, state: Any, episode_start: Any, action_masks: Any) -> Observation | None:
+        """Return the policy's input: a batch of observations or tensors, with action masks or the recurrent state.
+
+        None: the other arguments have such shapes or types that SB3's code must refuse them, or can use them.
+        """
+        num = _length(batch)
         if action_masks is not None:
-            return lambda batch: Masked(batch, np.asarray(action_masks, bool).reshape(_length(batch), -1))
+            masks = _as_numbers(action_masks)
+            if masks is None or masks.size != num * (self._mask_size or 0):
+                return None
+            return Masked(batch, masks.astype(bool).reshape(num, -1))
         if not self._is_recurrent:
-            return lambda batch: batch
+            return batch  # type: ignore[no-any-return]
         policy: Any = self._policy
         layers, _, size = policy.lstm_hidden_state_shape
-
-        def with_lstm_states(batch: Arrays) -> Recalled:
-            num = _length(batch)
-            given = [np.zeros((layers, num, size))] * 2 if state is None else state
-            memory: Any = tuple(np.asarray(part, np.float32).swapaxes(0, 1) for part in given)
-            if len(memory[0]) != num:  # a compiled function would broadcast it to all
-                raise ValueError(
-                    f"state must have one entry for each of the {num} environments in observation, got "
-                    f"{len(memory[0])}."
-                )
-            # For one observation `episode_start` may also be a bool, such as Gymnasium's `terminated or truncated`.
-            starts = np.zeros(num, bool) if episode_start is None else np.asarray(episode_start, bool).reshape(num)
-            return Recalled(batch, {"pi": memory, "vf": memory}, starts)
-
-        return with_lstm_states
+        parts: list[Any] = [np.zeros((layers, num, size))] * 2
+        if state is not None:
+            try:
+                parts = [_as_numbers(state[0]), _as_numbers(state[1])]
+            except (TypeError, LookupError):
+                return None
+        starts = np.zeros(num, bool) if episode_start is None else _as_numbers(episode_start)
+        if any(part is None or part.shape != (layers, num, size) for part in parts):
+            return None
+        # For one observation `episode_start` may also be a bool, such as Gymnasium's `terminated or truncated`.
+        if starts is None or starts.size != num or not (starts.dtype == bool or np.isin(starts, (0, 1)).all()):
+            return None
+        memory: Any = tuple(part.astype(np.float32, copy=False).swapaxes(0, 1) for part in parts)
+        return Recalled(batch, {"pi": memory, "vf": memory}, starts.astype(bool).reshape(num))
 
     @staticmethod
     def _state_after(state: Any, memory: Memory | None) -> Any:
         """Return the next state as sb3-contrib does. A policy without recurrent state gets back what was passed."""
         return state if memory is None else tuple(np.array(part).swapaxes(0, 1) for part in memory["pi"])
 
-    def _compile(self, observation: Any, key: tuple[Any, bool, bool], seen: See) -> bool:
+    def _compile(self, observation: Any, key: tuple[Any, bool, bool], further: tuple[Any, Any, Any]) -> bool:
         """Return whether the compiled function for a key is ready. Start compiling it after enough calls.
 
         Args:
           key: the shapes of the observations, `deterministic`, and whether there are action masks.
+          further: `state`, `episode_start` and `action_masks`.
         """
         _, deterministic, _ = key
         self._calls[key] += 1
@@ -158,8 +169,10 @@ class Predictor:
             return False
         if key not in self._compiling:
             batch, _ = self._batch_of(observation)
+            if (seen := self._seen(batch, *further)) is None:
+                return False
             state = torch.get_rng_state()
-            self._compiling[key] = compile_meanwhile(*self._arguments(batch, deterministic, seen))
+            self._compiling[key] = compile_meanwhile(*self._arguments(seen, _length(batch), deterministic))
             torch.set_rng_state(state)  # the noise above is only an example
         if self._calls[key] <= 2 * CALLS_BEFORE_COMPILING:
             return False
@@ -171,10 +184,10 @@ class Predictor:
         """Return NumPy arrays with a leading axis, and whether the observation had that axis.
 
         Raises:
-          ValueError: SB3's error, for another shape.
+          ValueError, TypeError: SB3's error, for another shape or for what are no numbers.
         """
         shape = self._flat_shape
-        if shape is not None and type(observation) is np.ndarray:
+        if shape is not None and type(observation) is np.ndarray and observation.dtype in NUMBERS:
             if observation.shape == shape:
                 return observation[None], False
             if observation.shape[1:] == shape:
@@ -185,21 +198,32 @@ class Predictor:
     def _can_act(self, deterministic: bool) -> bool:
         return self._actor is not None and (deterministic or self._actor.network.exploration is None)
 
-    def _arguments(self, batch: Arrays, deterministic: bool, seen: See) -> tuple[Any, ...]:
-        """Return the compiled function and its arguments."""
+    def _arguments(self, seen: Observation, num: int, deterministic: bool) -> tuple[Any, ...]:
+        """Return the compiled function and its arguments, for `num` observations."""
         assert self._actor is not None
         self._actor.refresh()
-        noise = None if deterministic or self._draw is None else self._draw(_length(batch))
-        return self._actor.compiled.predict, self._actor.params, self._actor.network.from_host(seen(batch)), noise
+        noise = None if deterministic or self._draw is None else self._draw(num)
+        return self._actor.compiled.predict, self._actor.params, self._actor.network.from_host(seen), noise
 
     def _predict_tensors(
-        self, observation: Any, is_jax: bool, deterministic: bool, state: Any, seen: See
+        self, observation: Any, is_jax: bool, deterministic: bool, state: Any, episode_start: Any, action_masks: Any
     ) -> tuple[Any, Any]:
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation
         batch, is_batch = _as_batch(observation, self._policy.observation_space)
-        if self._can_act(deterministic):
+        compiles = self._can_act(deterministic)
+        if compiles:
             batch = batch if is_jax else map_parts(_for_jax, batch)
-            function, *inputs = self._arguments(batch, deterministic, seen)
+        else:
+            batch = map_parts(lambda part: (to_torch(part) if is_jax else part).to(self._policy.device), batch)
+        action: Any
+        seen = self._seen(batch, state, episode_start, action_masks)
+        if seen is None:
+            masks = {} if action_masks is None else {"action_masks": action_masks}
+            on_host = map_parts(to_host, batch)
+            action, state = self._policy.predict(on_host, state, episode_start, deterministic, **masks)
+            action = jnp.asarray(action) if is_jax else torch.as_tensor(action)
+        elif compiles:
+            function, *inputs = self._arguments(seen, _length(batch), deterministic)
             action, was_nan, memory = function(*inputs)
             state = self._state_after(state, memory)
             if was_nan:
@@ -208,8 +232,7 @@ class Predictor:
                 )
             action = action if is_jax else to_torch(action)
         else:
-            tensors = map_parts(lambda part: (to_torch(part) if is_jax else part).to(self._policy.device), batch)
-            action, state = self._by_pytorch(tensors, deterministic, state, seen(tensors))
+            action, state = self._by_pytorch(batch, deterministic, state, seen)
             action = to_jax(action.cpu()) if is_jax else action
         if is_jax:
             action = jax.device_put(action, first.device)
@@ -255,6 +278,15 @@ def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
 
 def _length(batch: Arrays) -> int:
     return len(batch) if isinstance(batch, np.ndarray) else len(jax.tree.leaves(batch)[0])
+
+
+def _as_numbers(value: Any) -> np.ndarray | None:
+    """Return what was passed as an array; None if it is not one of numbers, or if PyTorch reads it in another way."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    return array if array.dtype in NUMBERS else None
 
 
 def _for_jax(tensor: torch.Tensor) -> jax.Array | np.ndarray:

@@ -18,10 +18,11 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.vec_env import VecEnv
 from tqdm import tqdm
 
-from bridge import RolloutCheckpoint, save_checkpoint
+from bridge import save_checkpoint
 from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
 from bridge.app.runs import BEST_STATISTICS, CHECKPOINT
+from bridge.checkpoint import save_before_rollout, steps_left_of_iteration
 from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.results.reading import EPISODES, read_episodes
 
@@ -110,23 +111,38 @@ class Episodes(ScheduledCallback):
         self.returns = [gained for timesteps, gained in rows if timesteps <= until]
 
 
-class Checkpoints(RolloutCheckpoint, ScheduledCallback):
+class Checkpoints(ScheduledCallback):
     """Callback that periodically writes a checkpoint before a rollout. After Ctrl-C, it raises Stopped there.
 
     It writes none for environments that are not JAX environments, whose state cannot be saved.
     """
 
     def __init__(self, config: TrainingConfig, folder: Path, episodes: Episodes, interrupt: Interrupt) -> None:
-        super().__init__(folder / CHECKPOINT, metadata={"config": config.as_json()})
+        super().__init__()
+        self.path, self.metadata = folder / CHECKPOINT, {"config": config.as_json()}
         self._episodes, self._interrupt, self._timer = episodes, interrupt, Timer()
         self._can_write = config.backend == "jax"
 
+    def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
+        """Return how many steps are left of an iteration that must end before it writes: see ScheduledCallback."""
+        left = steps_left_of_iteration(self.model)
+        return left - 1 if left and self._is_due else sys.maxsize
+
+    @property
+    def _is_due(self) -> bool:
+        return self._interrupt.came or (self._can_write and self._timer.is_due)
+
     def _on_rollout_start(self) -> None:
-        if self._can_write and (self._timer.is_due or self._interrupt.came):
+        if not self._is_due or steps_left_of_iteration(self.model):
+            return
+        if self._can_write:
             with self._writing():
-                super()._on_rollout_start()
+                save_before_rollout(self.model, self.path, self.metadata)
         if self._interrupt.came:
             raise Stopped
+
+    def _on_step(self) -> bool:
+        return True
 
     def write_last(self) -> None:
         """Write a checkpoint at the end of the training, so that it can continue with a larger budget."""

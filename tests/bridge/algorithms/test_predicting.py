@@ -2,6 +2,7 @@
 
 from concurrent.futures import Future
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 
+import bridge
 from bridge.algorithms.common import predicting
 from tests.bridge.engine.test_stepping import ACTIONS, OBSERVATIONS, sampled
 from tests.bridge.small_models import make
+from tests.stock import STOCK
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +142,76 @@ def test_it_is_compiled_beside_the_second_hundred_of_calls_and_the_same_seed_dra
         runs.append([int(model.predict(np.zeros(3, np.float32))[0]) for _ in range(230)])
         assert model._predictor._compiled == {((3,), False, False)}
     assert runs[0] == runs[1]
+
+
+# --- Arguments that the compiled function does not take --------------------------------------------------------------
+
+ONE, SEVERAL = np.zeros(4, np.float32), np.zeros((3, 4), np.float32)
+LAYERS = np.zeros((2, 1, 8), np.float32)
+OF_NO_NUMBERS = [np.zeros(4, object), np.array([None] * 4), np.array(["1"] * 4), np.zeros(4, np.longdouble), (ONE, {})]
+STATES = [
+    *(np.zeros((2, *shape)) for shape in [(1, 1, 8), (3, 1, 8), (2, 3, 8), (2, 1, 7), (2, 8), (2, 1, 1, 8), (8,), ()]),
+    (LAYERS,),
+    (LAYERS, LAYERS, LAYERS),
+    (np.zeros((1, 1, 8)), LAYERS),
+    (LAYERS, np.zeros((2, 1, 7))),
+    (LAYERS.astype(object), LAYERS),
+    (None, None),
+    "state",
+]
+ARGUMENTS = {
+    "MaskablePPO": [
+        *({"observation": each} for each in OF_NO_NUMBERS),
+        *({"action_masks": each} for each in (np.ones(3), [None, True], ["a", "b"], "ab", True, [], [[1], [1, 0]])),
+        {"action_masks": np.array([True, False], object)},
+        *({"observation": SEVERAL, "action_masks": np.ones(shape)} for shape in (2, (1, 2), (4, 2), (3, 1), (2, 3))),
+    ],
+    "RecurrentPPO": [
+        *({"state": each} for each in STATES),
+        *({"observation": SEVERAL, "state": np.zeros((2, *each))} for each in [(2, 1, 8), (1, 3, 8), (2, 3, 7)]),
+        *({"episode_start": each} for each in (np.zeros(3), "a", ["1"], np.array([None]), [], [0.5], [[True]])),
+        *(
+            {"observation": SEVERAL, "episode_start": each}
+            for each in (True, np.zeros(2), np.zeros(6), np.zeros((3, 1)))
+        ),
+    ],
+    "PPO": [
+        *({"observation": each} for each in OF_NO_NUMBERS),
+        {"deterministic": np.array(True)},
+        {"deterministic": np.ones(2)},
+    ],
+}
+
+
+def outcome(model, arguments):
+    try:
+        return model.predict(**{"observation": ONE, "deterministic": True} | arguments)
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_other_shapes_and_types_do_what_they_do_in_sb3(name):
+    own = {"policy_kwargs": {"lstm_hidden_size": 8, "n_lstm_layers": 2}} if name == "RecurrentPPO" else {}
+    policy = "MlpLstmPolicy" if name == "RecurrentPPO" else "MlpPolicy"
+    ours, stock = (
+        cls(policy, "CartPole-v1", device="cpu", **own) for cls in (getattr(bridge, name), getattr(STOCK, name))
+    )
+    stock.set_parameters(ours.get_parameters())
+    for observation in (ONE, SEVERAL):
+        masks = {"action_masks": np.ones((*observation.shape[:-1], 2))} if name == "MaskablePPO" else {}
+        ours.predict(observation, deterministic=True, **masks)
+    assert len(ours._predictor._compiled) == 2
+    for arguments in ARGUMENTS[name]:
+        expected, got = outcome(stock, arguments), outcome(ours, arguments)
+        if isinstance(expected[0], type):
+            assert got == expected, arguments
+        else:
+            chex.assert_trees_all_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("to_array", [torch.as_tensor, jnp.asarray])
+def test_tensors_with_a_state_of_other_layers_are_refused_as_in_sb3(to_array):
+    model = bridge.RecurrentPPO("MlpLstmPolicy", "CartPole-v1", policy_kwargs={"lstm_hidden_size": 8}, device="cpu")
+    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\] size \(1, 1, 8\), got \[2, 1, 8\]"):
+        model.predict(to_array(ONE), (LAYERS, LAYERS))

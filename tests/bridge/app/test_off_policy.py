@@ -107,6 +107,34 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, 
     assert (run / "episodes.csv").read_text() == (out / "episodes.csv").read_text()
 
 
+def test_ctrl_c_in_the_middle_of_an_iteration_writes_a_checkpoint_at_its_end(run, tmp_path, monkeypatch, capsys):
+    enter, out, interrupts, models, after = Interrupt.__enter__, tmp_path / "interrupted", [], [], []
+
+    def make_and_keep(*arguments):
+        models.append(make_model(*arguments))
+        return models[-1]
+
+    def next_count(self, most):
+        if interrupts[-1].came:
+            after.append(models[-1].num_timesteps)
+        elif models[-1].num_timesteps > 70:
+            Interrupt._handle(interrupts[-1])
+        return min(most, 5)  # so that compiled functions end within iterations of eight steps
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pace, "next", next_count)
+        patch.setattr(Interrupt, "__enter__", lambda self: interrupts.append(self) or enter(self))
+        patch.setattr("bridge.app.training.one_agent.make_model", make_and_keep)
+        with pytest.raises(SystemExit):
+            train(out)
+    num_timesteps = -(-after[0] // 8) * 8
+    assert f"Interrupted after {num_timesteps} steps" in capsys.readouterr().out
+    cli.main(["train", "--resume", str(out)])
+    assert f"from {num_timesteps} on" in capsys.readouterr().out
+    assert same(weights(run), weights(out))
+    assert (run / "episodes.csv").read_text() == (out / "episodes.csv").read_text()
+
+
 @pytest.mark.thorough  # of DQN the next test, and of PPO test_seeds.py
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])
 def test_the_zip_of_each_seed_goes_on_with_sb3(algorithm, tmp_path):

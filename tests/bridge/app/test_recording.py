@@ -37,8 +37,10 @@ def test_a_name_that_ends_with_mp4_gives_an_mp4(run, tmp_path):
 
 def test_mistakes_are_one_line(run, tmp_path, capsys, monkeypatch):
     assert "must end with .gif or .mp4" in error_of(capsys, "record", str(run), "--out", str(tmp_path / "film.avi"))
-    assert "config.json" in error_of(capsys, "record", str(tmp_path))
-    assert "config.json" in error_of(capsys, "evaluate", str(tmp_path / "absent"))
+    assert f"There is no run in {tmp_path}, because it has no config.json." in error_of(capsys, "record", str(tmp_path))
+    for command in (["evaluate"], ["record"], ["train", "--resume"]):
+        for absent in (tmp_path / "absent", run / "seed-9"):
+            assert f"There is no such run: {absent}." in error_of(capsys, *command, str(absent))
     assert "--episodes" in error_of(capsys, "evaluate", str(run), "--episodes", "0")
     (tmp_path / "config.json").write_text((run / "config.json").read_text())
     assert "holds neither a model.zip nor a checkpoint.zip" in error_of(capsys, "evaluate", str(tmp_path))

@@ -88,7 +88,7 @@ def test_the_folder_of_a_seed_has_its_name_from_within_too(whole, capsys, monkey
 
 
 def test_a_folder_that_only_looks_like_a_seeds_is_no_run(whole, capsys):
-    assert "config.json" in error_of(capsys, "evaluate", str(whole / "seed-best"))
+    assert "There is no such run" in error_of(capsys, "evaluate", str(whole / "seed-best"))
 
 
 def test_trained_seeds_are_not_overwritten(whole, capsys):

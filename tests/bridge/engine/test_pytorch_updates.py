@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,8 +53,24 @@ def test_a_system_whose_libraries_are_not_glibc_keeps_its_own_memory(monkeypatch
         raise TypeError("LoadLibrary() argument 1 must be str, not None")
 
     monkeypatch.setattr(runtime.ctypes, "CDLL", refuse)
+    monkeypatch.setattr(runtime, "_most_from_heap", 0)
     runtime.release_freed_memory()
-    runtime.keep_freed_memory.__wrapped__()
+    runtime.keep_freed_memory()
+
+
+def test_the_most_memory_that_was_asked_for_is_kept(monkeypatch):
+    thresholds = []
+
+    def mallopt(parameter, value):
+        if parameter == runtime.M_MMAP_THRESHOLD:
+            thresholds.append(value)
+        return 1
+
+    monkeypatch.setattr(runtime, "_most_from_heap", 0)
+    monkeypatch.setattr(runtime.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    for most_from_heap in (2, 5, 2, 5, 7):
+        runtime.keep_freed_memory(most_from_heap)
+    assert thresholds == [2, 5, 7]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's")

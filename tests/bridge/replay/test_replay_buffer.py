@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bridge import ReplayBuffer
 from bridge.host_env.step_infos import StepInfos
+from bridge.replay.store import ring
 from bridge.vec_env.infos import QuietInfos
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
@@ -40,6 +41,13 @@ def assert_same_samples(ours, theirs, **kwargs):
             np.testing.assert_array_equal(our_leaf, their_leaf, err_msg=name)
 
 
+@pytest.fixture(params=[0, 4096])
+def few_bytes(request, monkeypatch):
+    """The size up to which observations are compared as bytes."""
+    monkeypatch.setattr(ring, "FEW_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("few_bytes")
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("space", OBSERVATIONS)
 @pytest.mark.parametrize("handle_timeout_termination", [True, False])
@@ -145,6 +153,7 @@ def test_samples_are_in_memory_of_their_own():
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.usefixtures("few_bytes")
 def test_nan_in_observations_does_not_end_an_episode():
     buffer, observation = make(num_envs=1), np.array([[1, np.nan, 2]], np.float32)
     for _ in range(3):

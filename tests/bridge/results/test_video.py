@@ -41,6 +41,12 @@ def test_the_episodes_are_those_of_evaluate_and_the_model_is_unchanged(model, tm
         assert (film.size, film.info["duration"]) == ((300, 200), 40)
 
 
+@pytest.mark.parametrize("name", ["film.gif", pytest.param("film.mp4", marks=needs_ffmpeg)])
+def test_a_folder_that_does_not_exist_is_named(name, model, tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"There is no such folder: '{tmp_path / 'absent'}'"):
+        bridge.record(model, tmp_path / "absent" / name)
+
+
 def test_the_last_picture_is_of_the_last_state(model, tmp_path):
     bridge.record(model, tmp_path / "film.gif", fps=10)
     with Image.open(tmp_path / "film.gif") as film:

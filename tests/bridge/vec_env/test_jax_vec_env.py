@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
-from jaxenvs import CartPole, TimeLimit
+from jaxenvs import CartPole, TimeLimit, environment
 from jaxenvs.gym import GymnasiumEnv
 from tests.environments import Counter
 
@@ -316,3 +316,20 @@ def test_tensors_of_a_step_keep_their_values_while_later_steps_run():
     for _ in range(20):
         venv.step_torch(torch.zeros(3, dtype=torch.int64))
     assert first[:, 0].tolist() == [1, 1, 1]
+
+
+def test_a_further_environment_is_not_traced_and_one_over_devices_once():
+    traced = []
+
+    @environment
+    class Traced(Counter):
+        def reset(self, key):
+            traced.append(key)
+            return super().reset(key)
+
+    JaxVecEnv(Traced(), 3)
+    traced.clear()
+    JaxVecEnv(Traced(), 3)
+    assert len(traced) == 0
+    JaxVecEnv(Traced(), 3, devices=1)
+    assert len(traced) == 1

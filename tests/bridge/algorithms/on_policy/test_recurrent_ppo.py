@@ -214,13 +214,16 @@ def test_of_one_observation_the_start_may_be_a_bool(begins):
     np.testing.assert_allclose(state[0], theirs[0], rtol=1e-4, atol=1e-6)
 
 
-def test_what_one_environment_remembers_is_not_what_two_do():
-    model, observation = make(jax_env()), np.zeros(4, np.float32)
-    _, state = model.predict(observation)
-    with pytest.raises(
-        ValueError, match="state must have one entry for each of the 2 environments in observation, got 1"
-    ):
-        model.predict(torch.zeros((2, 4)), state, [True, False])
+def test_the_state_of_one_environment_makes_a_batch_its_sequence_as_in_sb3():
+    model, stock = make(jax_env()), make(jax_env(), sb3_contrib)
+    stock.set_parameters(model.get_parameters())
+    _, state = model.predict(np.zeros(4, np.float32))
+    observations = np.float32([[0.1, -0.2, 0.3, -0.4], [0.4, 0.3, -0.2, 0.1]])
+    action, after = model.predict(torch.tensor(observations), state, [True, False], deterministic=True)
+    expected, theirs = stock.predict(observations, state, [True, False], deterministic=True)
+    np.testing.assert_array_equal(action.numpy(), expected)
+    for part, other in zip(after, theirs, strict=True):
+        np.testing.assert_allclose(part, other, rtol=1e-4, atol=1e-6)
 
 
 def test_evaluate_remembers_within_episodes():
