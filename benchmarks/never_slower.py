@@ -2,7 +2,9 @@
 
     python -m benchmarks.never_slower [--only "A2C CnnPolicy .* JAX"] [--inductor | --first] [--rounds 9] [--quick]
 
-No script ("cell") may be slower with `bridge`. The scripts most at risk are measured first. --first measures only how
+No script ("cell") of benchmarks/cells.py may be slower with `bridge`, also with callbacks, with short calls of `learn`,
+with an environment of many objects and with HER. Commands `jaxenvs train` are compared with a script for stock SB3.
+The scripts most at risk are measured first. --first measures only how
 long they take to the end of the first iteration, and their memory, where an earlier run has filled the compilation
 cache.
 """
@@ -13,52 +15,26 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import common
-from benchmarks.peers import client
-from benchmarks.peers.cell import GYMNASIUM, INDUCTOR, JAX, MEMORY_ITERATIONS, OFF_POLICY, OURS, SBX, STOCK, Cell
-
-ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 8), (JAX, 256))
-FLAT = ("MlpPolicy 64-64", "MlpPolicy 256-256")
-PICTURES = ("CnnPolicy 4x84x84", "CnnPolicy 84x84x3", "MultiInputPolicy")
-NORMALIZED = ((GYMNASIUM, 8), (JAX, 8))
-
-OFF_POLICY_ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 1), (JAX, 8))
-OFF_POLICY_FLAT = {
-    "DQN": FLAT,
-    "SAC": ("MlpPolicy 256-256, Pendulum-v1",),
-    "TD3": ("MlpPolicy 400-300, Pendulum-v1",),
-    "DDPG": ("MlpPolicy 400-300, Pendulum-v1",),
-    "QRDQN": ("MlpPolicy 64-64",),
-    "TQC": ("MlpPolicy 256-256, Pendulum-v1",),
-    "CrossQ": ("MlpPolicy 256-256, 1024-1024, Pendulum-v1",),
-}
-# Those that are measured on pictures: the others' are no larger.
-OFF_POLICY_OF_PICTURES = ("DQN", "SAC", "TD3", "DDPG")
-OFF_POLICY_PICTURES = ("CnnPolicy 4x84x84, Box actions", "MultiInputPolicy, Box actions")
-
-# sb3-contrib's of the same kind, of which a wide network is no other case.
-ON_POLICY_CONTRIB = {"MaskablePPO": "MlpPolicy 64-64, legal actions", "RecurrentPPO": "MlpLstmPolicy 64-64"}
-A2C_STEPS, PPO_STEPS, RECURRENT_STEPS = 5, 2048, 128
-# Of one iteration of PPO over all environments, where SB3's default for each of them would take minutes.
-PPO_ROLLOUT, PPO_IMAGES_ROLLOUT = 2048, 128
-NAMED_SETTINGS = {"batch_size": 256, "n_epochs": 4}
-# Of what counts as one iteration off-policy, over all environments: more than there are before learning starts. Of
-# pictures, batches of 256 would take seconds each, and a million of them 56 GB.
-OFF_POLICY_ITERATION, OFF_POLICY_IMAGES_ITERATION = 128, 32
-PICTURES_SETTINGS = {"buffer_size": 2000, "batch_size": 32, "learning_starts": 16}
+from benchmarks import cells, common
+from benchmarks.peers import callbacks, client
+from benchmarks.peers.cell import EVENTS, FULL_BUFFER, INDUCTOR, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
+from bridge.app.tuned import settings_for
 
 # A run has enough iterations to take this long. A cell has as many rounds as fit into its time, and at least two.
 SHORTEST_RUN_SECONDS, SECONDS = 0.5, 6.0
+FEWEST_TURNS = 5  # of the cells of `further_cells` and of commands
 
 SPEED, MEMORY = 1.0, 1.1  # at least, at most
 NAMED_SPEED, NAMED_FIRST_SECONDS = 1.2, 15
@@ -70,15 +46,29 @@ NOTES = [
     "nothing, the same from Gymnasium and JAX environments. MaskablePPO gets four numbers instead of pictures, and "
     "four actions, of which another one is illegal in each step.",
     "Settings: the defaults of SB3 and sb3-contrib, except for what the name of a script says, and for the rollouts of "
-    f"PPO and MaskablePPO. On both sides, these have {PPO_ROLLOUT} steps over all environments ({PPO_IMAGES_ROLLOUT} "
-    f"with pictures, and at least two per environment) instead of {PPO_STEPS} per environment. The default rollouts "
-    "would take minutes and, with pictures, up to 15 GB.",
-    f"An off-policy iteration counts as {OFF_POLICY_ITERATION} steps over all environments "
-    f"({OFF_POLICY_IMAGES_ITERATION} with pictures) and their updates.",
+    f"PPO and MaskablePPO. On both sides, these have {cells.PPO_ROLLOUT} steps over all environments "
+    f"({cells.PPO_IMAGES_ROLLOUT} with pictures, and at least two per environment) instead of {cells.PPO_STEPS} per "
+    "environment. The default rollouts would take minutes and, with pictures, up to 15 GB.",
+    f"An off-policy iteration counts as {cells.OFF_POLICY_ITERATION} steps over all environments "
+    f"({cells.OFF_POLICY_IMAGES_ITERATION} with pictures) and their updates.",
     "Each side is one process from start to end, without JAX's persistent cache. The two sides take turns: each "
     "continues its own training, and one waits while the other runs. Figures are from the median run. at_worst "
     "compares our slowest run with the fastest run of stock SB3.",
-    "MlpPolicy: each side runs with PyTorch's default number of threads and with one. The faster run counts.",
+    "MlpPolicy: each side runs with PyTorch's default number of threads and with one. The faster run counts. Scripts "
+    "with callbacks, learn(1), dicts or HerReplayBuffer run with one thread, and at least "
+    f"{FEWEST_TURNS} times on each side.",
+    f"callback: each callback does something at least {EVENTS} times in every run. no-op: a callback that does "
+    "nothing. scheduled: a callback that reads the return of each episode, and all locals at one step in "
+    f"{callbacks.ANNOUNCED:,}. With bridge, it is a ScheduledCallback that announces this step. evaluation: "
+    f"EvalCallback and CheckpointCallback, both every {callbacks.SAVED} calls; an evaluation is one short episode. "
+    "evaluation below a rollout: the same with two evaluations in each rollout. On-policy scripts with callbacks have "
+    "8 environments (RecurrentPPO: 1), off-policy scripts have 1.",
+    f"buffer_size {FULL_BUFFER['buffer_size']}: the replay buffer is full in every timed run. learn(1): `learn` is "
+    "called once for each rollout. 100,000 dicts: the environment holds as many Python objects. HerReplayBuffer: the "
+    "environment has 15 bits, and a goal.",
+    "jaxenvs train: whole processes take turns. An earlier run of the command has filled its compilation cache. The "
+    "script for stock SB3 (benchmarks/peers/stock_script.py) has the same settings, and writes the same episodes, "
+    "checkpoints and evaluations.",
     'th.compile, with --inductor: stock SB3 after `model.policy = th.compile(model.policy, backend="inductor")`, which '
     "compiles what acts. Updates call evaluate_actions, which stays as it is.",
     "first: seconds from the end of the imports to the end of the first iteration, including the creation of "
@@ -99,77 +89,19 @@ class Options:
     inductor: bool = dataclasses.field(default=False, kw_only=True)
 
 
-def make_cell(algorithm: str, network: str, environments: str, n_envs: int, normalize: bool = False) -> Cell:
-    """Return a cell with SB3's defaults, and the rollouts that the notes describe."""
-    if algorithm in OFF_POLICY:
-        is_flat = network.startswith("MlpPolicy")
-        steps = (OFF_POLICY_ITERATION if is_flat else OFF_POLICY_IMAGES_ITERATION) // n_envs
-        return Cell(algorithm, network, environments, n_envs, steps, settings={} if is_flat else PICTURES_SETTINGS)
-    short = {"A2C": A2C_STEPS, "RecurrentPPO": RECURRENT_STEPS}
-    if algorithm in short:
-        return Cell(algorithm, network, environments, n_envs, short[algorithm], normalize)
-    rollout = PPO_ROLLOUT if network.startswith("MlpPolicy") else PPO_IMAGES_ROLLOUT
-    return Cell(algorithm, network, environments, n_envs, max(2, rollout // n_envs), normalize)
-
-
-def named_cells() -> list[Cell]:
-    """Return the cells with special targets."""
-    return [Cell("PPO", "CnnPolicy 4x84x84", kind, 8, 128, settings=NAMED_SETTINGS) for kind in (JAX, GYMNASIUM)]
-
-
-def all_cells() -> list[Cell]:
-    """Return the cells of the table, in the order in which they are measured."""
-    cells = [
-        make_cell(algorithm, network, environments, n_envs)
-        for algorithm in ("A2C", "PPO")
-        for network in (*FLAT, *PICTURES)
-        for environments, n_envs in ENVIRONMENTS
-    ]
-    cells += [
-        make_cell(algorithm, network, environments, n_envs, normalize=True)
-        for algorithm in ("A2C", "PPO")
-        for network in FLAT
-        for environments, n_envs in NORMALIZED
-    ]
-    cells += [
-        make_cell(algorithm, network, environments, n_envs)
-        for algorithm, network in ON_POLICY_CONTRIB.items()
-        for environments, n_envs in ENVIRONMENTS[:3]  # 256 with memories take minutes an iteration
-    ]
-    cells += [
-        make_cell(algorithm, network, environments, n_envs)
-        for algorithm in OFF_POLICY
-        for network in OFF_POLICY_FLAT[algorithm]
-        for environments, n_envs in OFF_POLICY_ENVIRONMENTS
-    ]
-    cells += [
-        make_cell(algorithm, network, environments, 1)
-        for algorithm in OFF_POLICY_OF_PICTURES
-        for network in (PICTURES if algorithm == "DQN" else OFF_POLICY_PICTURES)
-        for environments in (GYMNASIUM, JAX)
-    ]
-    # Images and the environments of the host leave the least to be gained, and the fewest of them the most to be lost.
-    cells.sort(key=lambda cell: (not cell.has_images, cell.environments == JAX, cell.n_envs))
-    return named_cells() + cells
-
-
-def quick_cells() -> list[Cell]:
-    """Return small cells, for both kinds of environments."""
-    return [make_cell("A2C", "MlpPolicy 64-64", kind, 8) for kind in (GYMNASIUM, JAX)]
-
-
 def time_cells(
     sides: Mapping[str, tuple[str, Cell, Path | None]],
     options: Options,
-    threads: tuple[int, ...] = (1,),
+    threads: tuple[int | None, ...] = (None, 1),
     seconds: float = math.inf,
+    fewest_rounds: int = 2,
 ) -> tuple[dict[str, common.Timing], dict[str, dict[str, Any]]]:
     """Train in turns, each side in a separate process.
 
     Args:
       sides: by name: stock SB3, bridge or SBX; what it trains; the Python that has it, if that is another one.
-      threads: a number of PyTorch threads, in addition to PyTorch's default; SBX has none.
-      seconds: run as many rounds as fit, but at least two.
+      threads: numbers of PyTorch threads; None: PyTorch's default. SBX has only the default.
+      seconds: run as many rounds as fit, but at least `fewest_rounds`.
 
     Returns:
       By name and number of threads, as "stock SB3, 2", how long it took; by name, what `peers.cell` answers to `begin`.
@@ -190,12 +122,16 @@ def time_cells(
         for name, (side, cell, _) in sides.items():
             begun[name] = workers[name].ask(do="begin", cell=dataclasses.asdict(cell))
             each = begun[name]["iteration_seconds"]
-            iterations = 1 if options.quick else math.ceil(SHORTEST_RUN_SECONDS / each)
-            for count in dict.fromkeys([most[name], *(threads if side != SBX else ())]):
+            # In multiples, so that a run has its share of each callback's events.
+            fewest = cell.fewest_iterations
+            iterations = fewest * (1 if options.quick else math.ceil(SHORTEST_RUN_SECONDS / (each * fewest)))
+            for count in dict.fromkeys(count or most[name] for count in (threads if side != SBX else (None,))):
                 run = functools.partial(workers[name].ask, do="run", iterations=iterations, threads=count)
                 runs[f"{name}, {count}"] = common.Side(run, iterations * cell.rollout)
                 one_round += iterations * each
-        rounds = options.rounds if math.isinf(seconds) else min(options.rounds, max(2, int(seconds / one_round)))
+        rounds = (
+            options.rounds if math.isinf(seconds) else min(options.rounds, max(fewest_rounds, int(seconds / one_round)))
+        )
         # Iterations that fill a run alone are warm after those before it.
         is_warm = all(run.steps == sides[name.rpartition(", ")[0]][1].rollout for name, run in runs.items())
         return common.interleave(runs, rounds, warm_up=int(not is_warm)), begun
@@ -233,9 +169,12 @@ def measure(report: common.Report, cell: Cell, options: Options, at_least: float
     Args:
       at_least: times as fast as stock SB3.
     """
-    threads = (1,) if not cell.has_images else ()
+    threads: tuple[int | None, ...] = (None,) if cell.has_images else (None, 1)
+    fewest_rounds = 2
+    if cell in cells.further_cells():
+        threads, fewest_rounds = (1,), FEWEST_TURNS
     sides = [STOCK, OURS, INDUCTOR] if options.inductor else [STOCK, OURS]
-    timings, begun = time_cells({side: (side, cell, None) for side in sides}, options, threads, SECONDS)
+    timings, begun = time_cells({side: (side, cell, None) for side in sides}, options, threads, SECONDS, fewest_rounds)
     add(report, cell, timings, begun, options, at_least)
 
 
@@ -291,12 +230,50 @@ def add(
     if options.quick:
         return
     report.bar(f"{cell}: steps per second, {OURS} / {STOCK}", speed, at_least)
-    if cell in named_cells():
+    if cell in cells.named_cells():
         seconds = first[OURS]
         report.require(
             f"{cell}: first iteration [s]", seconds, f"<= {NAMED_FIRST_SECONDS}", seconds <= NAMED_FIRST_SECONDS
         )
     report.require(f"{cell}: memory, {OURS} / {STOCK}", memory, f"<= {MEMORY}", memory <= MEMORY)
+
+
+def measure_command(report: common.Report, command: cells.TrainCommand, options: Options) -> None:
+    """Time whole processes in turns: the command, with a compilation cache that one run has filled, and stock SB3."""
+    settings = settings_for(command.algorithm, command.env_id, is_game=False, path=None)
+    modules = {
+        STOCK: ["benchmarks.peers.stock_script", *command.arguments, "--settings", json.dumps(settings)],
+        OURS: ["jaxenvs.cli", "train", *command.arguments],
+    }
+    not_of_a_command = ("JAX_ENABLE_COMPILATION_CACHE", "PJRT_NPROC")
+    environment = {name: value for name, value in os.environ.items() if name not in not_of_a_command}
+    with tempfile.TemporaryDirectory() as folder:
+        environment["JAXENVS_CACHE"] = f"{folder}/cache"
+
+        def run(side: str) -> None:
+            out = tempfile.mkdtemp(dir=folder)
+            line = [sys.executable, "-m", *modules[side], "--out", f"{out}/run"]
+            process = subprocess.run(
+                line, cwd=common.CHECKOUT, env=environment, check=False, capture_output=True, text=True
+            )
+            if process.returncode:
+                raise RuntimeError(f"{side} ended with {process.returncode}: {process.stderr}")
+
+        runs = {side: common.Side(functools.partial(run, side), command.total_timesteps) for side in modules}
+        timings = common.interleave(runs, min(options.rounds, FEWEST_TURNS), warm_up=1)
+    stock, ours = timings[STOCK], timings[OURS]
+    speed = ours.steps_per_second / stock.steps_per_second
+    row = {
+        "cell": str(command),
+        "stock_seconds": statistics.median(stock.seconds),
+        "bridge_seconds": statistics.median(ours.seconds),
+        "times": speed,
+        "at_worst": min(stock.seconds) / max(ours.seconds),
+        "rounds": len(ours.seconds),
+    }
+    report.add("commands", [row])
+    if not options.quick:
+        report.bar(f"{command}: {OURS} / {STOCK}", speed, SPEED)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -307,23 +284,28 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.options(argv)
     quick = arguments.quick
     options = Options(arguments.rounds, quick, inductor=arguments.inductor)
-    cells = [cell for cell in (quick_cells() if quick else all_cells()) if re.search(arguments.only, str(cell))]
-    if not cells:
-        parser.error(f"--only {arguments.only!r} is found in no cell: {'; '.join(map(str, all_cells()))}.")
+    scripts: list[Cell | cells.TrainCommand] = [*(cells.quick_cells() if quick else cells.all_cells())]
+    if not arguments.first:
+        scripts = [*(cells.quick_commands() if quick else cells.all_commands()), *scripts]
+    chosen = [script for script in scripts if re.search(arguments.only, str(script))]
+    if not chosen:
+        parser.error(f"--only {arguments.only!r} is found in no cell: {'; '.join(map(str, scripts))}.")
     if arguments.first:
         os.environ["JAXENVS_CACHE"] = tempfile.mkdtemp()
     elif not quick:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of the workers, whose compile times are figures here
 
-    settings = {"only": arguments.only, "first": arguments.first, "cells": len(cells)}
+    settings = {"only": arguments.only, "first": arguments.first, "cells": len(chosen)}
     settings |= {"rounds": options.rounds, "quick": quick}
     report = common.Report("never_slower", settings, NOTES)
-    for cell in cells:
+    for cell in chosen:
         try:
-            if arguments.first:
+            if isinstance(cell, cells.TrainCommand):
+                measure_command(report, cell, options)
+            elif arguments.first:
                 measure_first(report, cell, options.rounds)
-                continue
-            measure(report, cell, options, NAMED_SPEED if cell in named_cells() else SPEED)
+            else:
+                measure(report, cell, options, NAMED_SPEED if cell in cells.named_cells() else SPEED)
         except RuntimeError as error:
             # A side that ended has said why. The other cells are worth knowing all the same.
             print(f"\n{cell}: {error}", flush=True)

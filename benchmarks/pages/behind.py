@@ -79,6 +79,8 @@ def _never_slower(tables: dict[str, Rows]) -> Iterator[Pair]:
             row["bridge_first"] / row["stock_first"],
         )
         yield Pair("memory during training, beyond the imports", cell, "SB3", row["times_MB"])
+    for row in tables.get("commands", ()):
+        yield Pair("seconds of `jaxenvs train`, including imports", row["cell"], "SB3", 1 / row["times"])
 
 
 def _stepping(tables: dict[str, Rows]) -> Iterator[Pair]:

@@ -18,6 +18,7 @@ SECTIONS = {
 }
 # Introductions of tables, by their names. The notes are written by the benchmarks.
 ABOUT = {
+    "commands": "Seconds of whole processes, including imports:",
     "peers": "The other libraries run in separate processes, and do some things differently:",
     "solved": "Seconds from `python train.py` to an evaluated return of 475. Each run is a new process, and includes "
     "imports and compilation:",

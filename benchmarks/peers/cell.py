@@ -13,10 +13,13 @@ import dataclasses
 import functools
 import importlib
 import math
+import tempfile
 import time
+from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.memory import peak_megabytes, resident_megabytes
+from benchmarks.peers import callbacks
 from benchmarks.peers.worker import answer
 
 STOCK, OURS, SBX, INDUCTOR = "stock SB3", "bridge", "SBX", "SB3 with th.compile"
@@ -44,9 +47,16 @@ NETWORKS: dict[str, tuple[str, list[int] | dict[str, list[int]] | None, str]] = 
     "MlpPolicy of 128 numbers": ("MlpPolicy", [64, 64], "wide"),
     "MultiInputPolicy of vectors": ("MultiInputPolicy", [64, 64], "vectors"),
     "MultiInputPolicy 256-256, BitFlipping(15)": ("MultiInputPolicy", [256, 256], "bits"),
+    "MlpPolicy 64-64, 100,000 dicts": ("MlpPolicy", [64, 64], "Market"),
 }
 # A name among settings, which are sent as JSON.
 HINDSIGHT = {"replay_buffer_class": "HerReplayBuffer"}
+# So small a buffer that it is full before anything is timed.
+FULL_BUFFER = {"buffer_size": 256}
+# What a run must have, so that what it shows is in its time: events of each callback, and calls of learn(1).
+EVENTS, CALLS = 3, 50
+# Of an evaluation's episode, so that evaluations do not take most of the time.
+EVALUATION_STEPS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +71,8 @@ class Cell:
       n_steps: steps of a rollout; off-policy, the steps of each environment that count as an iteration.
       normalize: whether the environments are in a VecNormalize.
       settings: those that differ from SB3's defaults.
+      callback: a kind of `callbacks`; "" for none.
+      one_by_one: whether each call of `learn` is `learn(1)`: one rollout, which off-policy must be one step.
     """
 
     algorithm: str
@@ -70,6 +82,8 @@ class Cell:
     n_steps: int
     normalize: bool = False
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    callback: str = ""
+    one_by_one: bool = False
 
     @property
     def rollout(self) -> int:
@@ -82,13 +96,35 @@ class Cell:
         return self.settings if self.algorithm in OFF_POLICY else {"n_steps": self.n_steps, **self.settings}
 
     @property
+    def eval_freq(self) -> int:
+        """Calls of on_step from one evaluation to the next."""
+        if self.callback != callbacks.BELOW_ROLLOUT:
+            return callbacks.SAVED
+        return (self.settings["train_freq"] if self.algorithm in OFF_POLICY else self.n_steps) // 2
+
+    @property
+    def fewest_iterations(self) -> int:
+        """Iterations that a run must have, for every callback to do something EVENTS times, or for CALLS of `learn`."""
+        if self.one_by_one:
+            return math.ceil(CALLS / self.learn_calls)
+        between = {"": 0, callbacks.NO_OP: 1, callbacks.SCHEDULED: callbacks.ANNOUNCED}
+        return max(1, math.ceil(EVENTS * between.get(self.callback, callbacks.SAVED) / self.n_steps))
+
+    @property
+    def learn_calls(self) -> int:
+        """Calls of `learn` in an iteration, if it is called for each rollout."""
+        return self.n_steps if self.algorithm in OFF_POLICY else 1
+
+    @property
     def has_images(self) -> bool:
         return NETWORKS[self.network][1] is None
 
     def __str__(self) -> str:
         parts = [f"{self.algorithm} {self.network}", f"{self.n_envs} {self.environments}"]
         parts += ["VecNormalize"] if self.normalize else []
-        return "; ".join([*parts, *(f"{name} {value}" for name, value in self.settings.items())])
+        parts += [f"{name} {value}" for name, value in self.settings.items()]
+        parts += ["learn(1)"] if self.one_by_one else []
+        return "; ".join(parts + ([f"callback {self.callback}"] if self.callback else []))
 
 
 class Side:
@@ -156,11 +192,33 @@ class Side:
 
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        self._learn(iterations)
+        counts = self._learn(iterations)
+        if self.cell.callback and not all(count >= EVENTS for count in counts.values()):
+            raise RuntimeError(f"{self.cell}: each callback must do something {EVENTS} times, got {counts}.")
+        if FULL_BUFFER.items() <= self.cell.settings.items() and not self.model.replay_buffer.full:
+            raise RuntimeError(f"{self.cell}: the replay buffer is not full.")
         return {}
 
-    def _learn(self, iterations: int) -> None:
-        self.model.learn(iterations * self.cell.rollout, reset_num_timesteps=False)
+    def _learn(self, iterations: int) -> dict[str, int]:
+        """Train, and return by name how often each callback did something."""
+        if self.cell.one_by_one:
+            for _ in range(iterations * self.cell.learn_calls):
+                self.model.learn(1, reset_num_timesteps=False)
+            return {}
+        attached: Any = None
+        counts: callbacks.Counts = dict
+        with tempfile.TemporaryDirectory() as folder:
+            if self.cell.callback:
+                attached, counts = callbacks.make(
+                    self.cell.callback,
+                    is_ours=self.side == OURS,
+                    eval_freq=self.cell.eval_freq,
+                    evaluation_env=lambda: self._evaluation_env,
+                    folder=Path(folder),
+                    is_masked=self.cell.algorithm == "MaskablePPO",
+                )
+            self.model.learn(iterations * self.cell.rollout, callback=attached, reset_num_timesteps=False)
+            return counts()
 
     def _arguments(self) -> dict[str, Any]:
         if self.cell.settings.get("replay_buffer_class") != HINDSIGHT["replay_buffer_class"]:
@@ -170,18 +228,37 @@ class Side:
         return {**self.cell.arguments, "replay_buffer_class": HerReplayBuffer}
 
     def _environments(self) -> Any:
-        from stable_baselines3.common.env_util import make_vec_env
         from stable_baselines3.common.vec_env import VecNormalize
 
+        venv = self._make(self._environment, self.cell.n_envs)
+        return VecNormalize(venv) if self.cell.normalize else venv
+
+    @functools.cached_property
+    def _evaluation_env(self) -> Any:
+        """One environment with short episodes."""
+        one = self._environment
+        if self.cell.environments == JAX:
+            jaxenvs = importlib.import_module("jaxenvs")
+            env = jaxenvs.make(one) if isinstance(one, str) else one()
+            return self._make(jaxenvs.TimeLimit(env, max_steps=EVALUATION_STEPS), 1)
+        gymnasium = importlib.import_module("gymnasium")
+        make = functools.partial(gymnasium.make, one) if isinstance(one, str) else one
+        return self._make(lambda: gymnasium.wrappers.TimeLimit(make(), EVALUATION_STEPS), 1)
+
+    @property
+    def _environment(self) -> Any:
+        """An id in both worlds, or a class or function of the same name in both modules."""
         _, _, env = NETWORKS[self.cell.network]
         module = importlib.import_module(f"benchmarks.peers.{'jax_' if self.cell.environments == JAX else ''}images")
+        return env if "-v" in env else getattr(module, env, functools.partial(module.Images, env))
+
+    def _make(self, one: Any, n_envs: int) -> Any:
+        from stable_baselines3.common.env_util import make_vec_env
+
         make = importlib.import_module("bridge").make_vec_env if self.cell.environments == JAX else make_vec_env
-        # An id in both worlds, or a class of the same name in both modules.
         if self.cell.environments == HOST and self.side == OURS:
             make = functools.partial(importlib.import_module("bridge").make_vec_env, backend="serial")
-        one: Any = env if "-v" in env else module.bits if env == "bits" else functools.partial(module.Images, env)
-        venv = make(one, self.cell.n_envs, seed=0)
-        return VecNormalize(venv) if self.cell.normalize else venv
+        return make(one, n_envs, seed=0)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Environments whose observations are pictures that cost next to nothing, for Gymnasium. For JAX: jax_images.
 
+Further environments: `bits` has goals, and `Market`, only for Gymnasium, holds many objects.
+
 The actions of a kind are Discrete. With ", Box" appended to the kind, they are a Box.
 """
 
@@ -89,3 +91,28 @@ class Images(gymnasium.Env[Any, Any]):
 def bits() -> gymnasium.Env[Any, Any]:
     """Create an environment of 15 bits, of which an action flips one."""
     return BitFlippingEnv(n_bits=15, continuous=True)
+
+
+class Market(gymnasium.Env[Any, Any]):
+    """Environment that holds 100,000 dicts, like one that trades on a table of prices."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = [{"open": i % 7 / 7, "close": i % 5 / 5, "tags": [i]} for i in range(100_000)]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.start = self.count = int(self.np_random.integers(len(self.rows) - LENGTH))
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        row = self.rows[self.count]
+        self.count += 1
+        reward = float(action) * (row["close"] - row["open"])
+        return self._observe(), reward, self.count - self.start >= LENGTH, False, {}
+
+    def _observe(self) -> Any:
+        row = self.rows[self.count]
+        return np.array([row["open"], row["close"]], np.float32)

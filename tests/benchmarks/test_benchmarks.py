@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import common, host, memory, never_slower, off_policy, stepping
-from benchmarks.peers import images, jax_images
-from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, OFF_POLICY, OURS, SBX, STOCK
+from benchmarks import cells, common, host, memory, never_slower, off_policy, stepping
+from benchmarks.peers import callbacks, images, jax_images
+from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, OURS, SBX, STOCK
 
 COMMON_KEYS = {"benchmark", "settings", "notes", "machine", "versions", "tables", "bars"}
 
@@ -173,18 +173,6 @@ def test_images_are_the_same_in_both_worlds(kind):
     assert theirs.count == images.LENGTH
 
 
-def test_both_sides_of_a_cell_have_sb3s_defaults_but_for_rollouts():
-    cells = never_slower.all_cells()
-    assert len({str(cell) for cell in cells}) == len(cells) == 106
-    assert {cell.n_steps for cell in cells if cell.algorithm == "A2C"} == {5}
-    assert [cell.n_steps for cell in cells if str(cell) == "PPO MlpPolicy 64-64; 1 Gymnasium"] == [2048]
-    pictures_off_policy = [cell for cell in cells if cell.algorithm in OFF_POLICY and cell.has_images]
-    assert all(cell.settings == {} for cell in cells[2:] if cell not in pictures_off_policy)
-    assert all(cell.rollout > cell.settings["learning_starts"] for cell in pictures_off_policy)
-    assert {cell.rollout for cell in cells if cell.algorithm in OFF_POLICY} == {128, 32}
-    assert all(cell.rollout % 64 == 0 for cell in cells if cell.algorithm.endswith("PPO"))
-
-
 def fake_worker(seconds, peak):
     """A class in the place of `client.Worker` that does nothing and says it took long."""
 
@@ -222,7 +210,7 @@ def test_a_cell_is_held_against_the_faster_stock_sb3_each_side_at_its_best_and_i
 
     monkeypatch.setattr(never_slower.common, "interleave", interleave)
     report = common.Report("never_slower", {}, [])
-    never_slower.measure(report, never_slower.quick_cells()[0], never_slower.Options(rounds=9, quick=False))
+    never_slower.measure(report, cells.quick_cells()[0], never_slower.Options(rounds=9, quick=False))
     [row] = report.content["tables"]["cells"]
     assert (row["times"], row["threads"], row["times_MB"]) == (pytest.approx(1.5), "1", pytest.approx(1.2))
     assert row["bridge_threads"] == "2"
@@ -249,7 +237,25 @@ def test_first_iterations_are_compared_after_a_run_that_fills_the_cache(tmp_path
     assert begun[:7] == [OURS, STOCK, OURS, STOCK, OURS, STOCK, OURS]
     row = content["tables"]["first"][0]
     assert (row["stock_first"], row["bridge_first"], row["times"]) == (2.0, 5.0, 0.4)  # ours: 3, 5 and 7
-    assert [bar["met"] for bar in content["bars"]] == [False, False]
+    assert [bar["met"] for bar in content["bars"]] == [False] * len(cells.quick_cells())
+
+
+def test_cells_with_callbacks_take_turns_five_times_on_one_thread(monkeypatch, capsys):
+    ones = {STOCK: 1.0, OURS: 1.0}
+    monkeypatch.setattr(never_slower.client, "Worker", fake_worker(ones, ones))
+
+    def interleave(sides, rounds, warm_up):
+        assert rounds == never_slower.FEWEST_TURNS
+        assert {name: side.steps for name, side in sides.items()} == {
+            name: cell.fewest_iterations * cell.rollout for name in (f"{STOCK}, 1", f"{OURS}, 1")
+        }
+        return {name: common.Timing(side.steps, [1.0]) for name, side in sides.items()}
+
+    monkeypatch.setattr(never_slower.common, "interleave", interleave)
+    cell = cells.callback_cell("SAC", JAX, callbacks.SCHEDULED)
+    report = common.Report("never_slower", {}, [])
+    never_slower.measure(report, cell, never_slower.Options(rounds=9, quick=False))
+    assert len(report.content["tables"]["cells"]) == 1
 
 
 def test_a_side_that_ends_is_a_bar_missed_and_the_others_go_on(tmp_path, monkeypatch, capsys):
@@ -258,8 +264,8 @@ def test_a_side_that_ends_is_a_bar_missed_and_the_others_go_on(tmp_path, monkeyp
             raise RuntimeError("it ended with 137")
 
     monkeypatch.setattr(never_slower.client, "Worker", lambda *_: Ends(Ends()))
-    content = run(never_slower, "never_slower", tmp_path)
-    assert len(content["bars"]) == len(never_slower.quick_cells())
+    content = run(never_slower, "never_slower", tmp_path, "--only", "^(?!jaxenvs)")
+    assert len(content["bars"]) == len(cells.quick_cells())
     assert "it ended with 137" in capsys.readouterr().out
 
 
