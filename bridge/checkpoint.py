@@ -154,12 +154,6 @@ def save_before_rollout(model: BaseAlgorithm, path: str | Path, metadata: dict[s
     _save_checkpoint(model, path, state, metadata)
 
 
-def steps_left_of_iteration(model: BaseAlgorithm) -> int:
-    """Return how many steps are left of an iteration in the middle of which a compiled function ended; else 0."""
-    begun = getattr(model, "_step_of_iteration", 0)
-    return cast(Any, model).train_freq.frequency - begun if begun else 0
-
-
 def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, **kwargs: Any) -> Algorithm:
     """Load the model of a checkpoint, ready to continue its training.
 
@@ -251,13 +245,11 @@ class RolloutCheckpoint(ScheduledCallback):
         if (length := self._steps_of_rollout()) is None:
             return sys.maxsize
         left = (self._next - self.rollouts + 1) * length - (self.n_calls - self._calls)
-        # An on-policy function runs the whole rollouts that fit into these steps, an off-policy function one step more.
-        return max(0, left - 1 if hasattr(self.model, "train_freq") else left)
+        # If it is due before the next rollout, it is called there, and needs no step until the one after `every` others.
+        return left if left > 0 else self.every * length
 
     def _on_rollout_start(self) -> None:
         length = self._steps_of_rollout()
-        if steps_left_of_iteration(self.model):
-            return
         # Callbacks are called only for the first of several rollouts that were compiled together.
         passed = 1 if length is None else max(1, -(-(self.n_calls - self._calls) // length))
         self.rollouts += passed if self.rollouts else 1

@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +17,7 @@ import gymnasium
 import jax
 import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 from stable_baselines3.common.env_util import is_wrapped
@@ -140,7 +142,13 @@ class CompiledAlgorithm(BaseAlgorithm):
                 default(),
                 *(each if isinstance(each, BaseCallback) else ConvertCallback(each) for each in others),
             ]
-        return super()._init_callback(callback, progress_bar)
+        with warnings.catch_warnings():
+            # EvalCallback compares classes. A JaxVecEnv is where SB3 would have made a DummyVecEnv of an id.
+            if isinstance(self.env, JaxVecEnv):
+                warnings.filterwarnings(
+                    "ignore", r"Training and eval env are not of the same type.*\.DummyVecEnv object"
+                )
+            return super()._init_callback(callback, progress_bar)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         self._compiled_before, self._compiled_so_far = compile_seconds(), 0.0
@@ -217,11 +225,23 @@ class CompiledAlgorithm(BaseAlgorithm):
         if self.engine != "torch":
             configure_by_default()
         key = vars(self).get("key")  # set if a zip is being loaded
+        self._require_dicts_for_multi_input()
         with without_dynamo():
             super()._setup_model()  # type: ignore[safe-super]
         flatten_networks(self)
         if key is not None:
             self.key = key
+
+    def _require_dicts_for_multi_input(self) -> None:
+        """Raise a ValueError for a MultiInputPolicy of other observations, which SB3's features extractor needs."""
+        names = [name for name, cls in self.policy_aliases.items() if cls is self.policy_class and "MultiInput" in name]
+        has_own = "features_extractor_class" in (self.policy_kwargs or {})
+        if names and not has_own and not isinstance(self.observation_space, spaces.Dict):
+            kind = names[0].removeprefix("MultiInput")
+            raise ValueError(
+                f"You must use `Mlp{kind}`, or `Cnn{kind}` for images, when working with the observation space "
+                f"{self.observation_space}, not {names[0]}, which needs a Dict."
+            )
 
     @classmethod
     def load(cls, path: SavePath, *args: Any, **kwargs: Any) -> Self:

@@ -22,7 +22,7 @@ from bridge import save_checkpoint
 from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
 from bridge.app.runs import BEST_STATISTICS, CHECKPOINT
-from bridge.checkpoint import save_before_rollout, steps_left_of_iteration
+from bridge.checkpoint import save_before_rollout
 from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.results.reading import EPISODES, read_episodes
 
@@ -123,19 +123,8 @@ class Checkpoints(ScheduledCallback):
         self._episodes, self._interrupt, self._timer = episodes, interrupt, Timer()
         self._can_write = config.backend == "jax"
 
-    def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
-        """Return how many steps are left of an iteration that must end before it writes: see ScheduledCallback."""
-        left = steps_left_of_iteration(self.model)
-        return left - 1 if left and self._is_due else sys.maxsize
-
-    @property
-    def _is_due(self) -> bool:
-        return self._interrupt.came or (self._can_write and self._timer.is_due)
-
     def _on_rollout_start(self) -> None:
-        if not self._is_due or steps_left_of_iteration(self.model):
-            return
-        if self._can_write:
+        if self._can_write and (self._timer.is_due or self._interrupt.came):
             with self._writing():
                 save_before_rollout(self.model, self.path, self.metadata)
         if self._interrupt.came:

@@ -6,8 +6,11 @@ import pytest
 import sb3_contrib
 import stable_baselines3
 import torch
+from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.logger import KVWriter, Logger
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper, VecNormalize
 
 import bridge
 from tests.bridge.algorithms.off_policy.test_off_policy_on_host import Walk
@@ -122,3 +125,25 @@ def test_the_state_of_rmsprop_has_its_keys_in_pytorchs_order(settings):
         model = make("A2C", library, gymnasium.make("Pendulum-v1"), use_rms_prop=False, policy_kwargs=own).learn(8)
         orders.append([list(state) for state in model.policy.optimizer.state.values()])
     assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("name", ["PPO", "RecurrentPPO", "DQN"])
+def test_a_multi_input_policy_needs_dicts(name):
+    kind = "LstmPolicy" if name == "RecurrentPPO" else "Policy"
+    with pytest.raises(ValueError, match=rf"You must use `Mlp{kind}`, .* space Box\(.*, not MultiInput{kind}"):
+        getattr(bridge, name)(f"MultiInput{kind}", "CartPole-v1")
+    settings = {} if name == "DQN" else {"n_steps": 8, "batch_size": 8}
+    own = {"features_extractor_class": FlattenExtractor}
+    getattr(bridge, name)(f"MultiInput{kind}", "CartPole-v1", policy_kwargs=own, **settings)
+
+
+@pytest.mark.parametrize("wrap", [None, VecNormalize])
+def test_an_eval_callback_warns_of_other_environments_where_sb3s_does(wrap, recwarn):
+    warned = []
+    for library in (stable_baselines3, bridge):
+        env = DummyVecEnv([lambda: Monitor(gymnasium.make("CartPole-v1"))])
+        callback = EvalCallback(env if wrap is None else wrap(env))
+        recwarn.clear()
+        library.PPO("MlpPolicy", "CartPole-v1", n_steps=8, batch_size=8, device="cpu")._init_callback(callback)
+        warned.append(sum("not of the same type" in str(each.message) for each in recwarn))
+    assert warned == [wrap is not None] * 2
