@@ -245,7 +245,7 @@ class RolloutCheckpoint(ScheduledCallback):
         if (length := self._steps_of_rollout()) is None:
             return sys.maxsize
         left = (self._next - self.rollouts + 1) * length - (self.n_calls - self._calls)
-        # If it is due before the next rollout, it is called there, and needs no step until the one after `every` others.
+        # If it is due before the next rollout, it is called there, and needs nothing until `every` rollouts later.
         return left if left > 0 else self.every * length
 
     def _on_rollout_start(self) -> None:

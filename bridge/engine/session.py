@@ -41,7 +41,7 @@ class Session:
         self.is_known = False
         # Whether code that is not known runs between the steps of a training of ours: an environment of this process, a
         # callback that looks.
-        self.is_watched = True
+        self.runs_user_code = True
         self._is_training = False
 
     def forget(self) -> None:
@@ -52,14 +52,14 @@ class Session:
     @contextmanager
     def training(self, callback: BaseCallback, env: VecEnv | None) -> Iterator[None]:
         """Run our own training loop. Where it calls code that is not known, it says so with `forget`."""
-        was = self.is_watched, self._is_training
-        self.is_watched, self._is_training = looks(callback) or not run_elsewhere(env), True
+        was = self.runs_user_code, self._is_training
+        self.runs_user_code, self._is_training = looks(callback) or not run_elsewhere(env), True
         self.forget()
         try:
             with self.signals.taken_over():
                 yield
         finally:
-            self.is_watched, self._is_training = was
+            self.runs_user_code, self._is_training = was
             self.forget()
 
     def current_plan(self, algorithm: Algorithm, env: VecEnv | None) -> Plan:

@@ -9,12 +9,12 @@ RETIRED = {
     r"(?<![A-Za-z])lanes?(?![a-z])|Lanes?(?![a-z])": "env_indices, num_envs or env_states, whichever it is",
     r"(?<![A-Za-z.])(chain|Chain)\b(?!\.from_iterable)": "wrapped_env",
     r"(?<![A-Za-z])programs?(?![a-z])|Programs?(?![a-z])|PROGRAM": "compiled function",
-    r"is_watched|quiet_steps|QuietCallback": "needs_every_step, steps_until_needed",
+    r"is_watched|quiet_steps|QuietCallback": "steps_until_needed",
     r"\btold\b": "report, info",
     r"\brecalled\b": "lstm_states",
     r"\blen[dt]\b|\btake_ring\b": "to_device, on the device, ring_on_host",
     r"\b(goes|going)_on\b": "can_continue",
-    r"\b(Ran|Taken|Block)\b": "TrainingResults, StepLocals, StepBatchInfos",
+    r"\b(Ran|Taken|Block)\b": "TrainingResults, EndedInfos",
     r"\b[Jj]udg": "evaluate",
 }
 # Names of earlier releases, where they still work and warn, or where data with them is read.
@@ -26,7 +26,7 @@ DEPRECATED = {
     "host_env/serial_vec_env.py": r"\"_lanes\"",
     "replay/data/portable.py": r"_lent",
     "vec_env/jax_vec_env.py": r"programs = FormerName",
-    "wrappers/compiled_wrapper.py": r"goes_on|is_watched",
+    "wrappers/compiled_wrapper.py": r"goes_on",
 }
 # Names of `jaxenvs`, and words in their usual sense.
 ALLOWED = r"optax chain|outside (of )?the program"

@@ -333,7 +333,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             action = self._act(plan.actor, action_noise, n_envs)
         else:
             action = super()._sample_action(learning_starts, action_noise, n_envs)
-        if session.is_watched:  # next, environments and callbacks run
+        if session.runs_user_code:  # next, environments and callbacks run
             session.is_known = False
         return action
 

@@ -72,7 +72,7 @@ class HostRollout:
         self._algorithm, self._session, self._plan, self._env = algorithm, session, plan, env
         self._callback, self._buffer = callback, buffer
         self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
-        self._is_watched, self._shows_ends, self._is_quiet = not run_elsewhere(env), shows_ends(callback), False
+        self._runs_user_code, self._shows_ends, self._is_quiet = not run_elsewhere(env), shows_ends(callback), False
         # Last observations of truncated episodes: step, environment, observation, recurrent state.
         self._truncated: list[tuple[int, int, Any, Any]] = []
 
@@ -136,7 +136,7 @@ class HostRollout:
             algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
         if rest:  # PyTorch has acted
             self._buffer.values[step], self._buffer.log_probs[step] = rest
-        elif self._is_watched or self._shows_ends:
+        elif self._runs_user_code or self._shows_ends:
             self._watch(step)
         return True
 
@@ -227,7 +227,7 @@ class HostRollout:
             buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         if needs_rollouts(self._callback):
             self._callback.on_rollout_end()
-        if self._is_watched or self._shows_ends:
+        if self._runs_user_code or self._shows_ends:
             self._session.forget()
 
     def _add_last_values(self) -> None:

@@ -247,12 +247,10 @@ def test_an_observation_comes_back_in_the_dtypes_of_sb3():
     assert jax.tree.structure(observation) == jax.tree.structure(last_obs)
 
 
-def test_goes_on_and_is_watched_are_the_deprecated_names_of_can_continue_and_needs_every_step():
+def test_goes_on_is_the_deprecated_name_of_can_continue():
     with pytest.warns(DeprecationWarning, match="Old.goes_on is deprecated .*: use can_continue"):
 
         class Old(CompiledWrapper):
             goes_on = True
 
     assert (Old(None).can_continue, CompiledWrapper(None).can_continue) == (True, False)
-    with pytest.warns(DeprecationWarning, match="is_watched is deprecated .*: use CompiledWrapper.needs_every_step"):
-        assert Old(None).is_watched is False

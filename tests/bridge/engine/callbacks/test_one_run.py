@@ -1,0 +1,80 @@
+"""One seed is one run, whoever looks: on JAX environments, a callback that does nothing changes no bit of a training."""
+
+import copy
+
+import numpy as np
+import pytest
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+
+import bridge
+from bridge import ScheduledCallback
+from bridge.algorithms.specs import SPECS
+from jaxenvs import TimeLimit
+from tests.bridge.algorithms.off_policy import off_policy_models
+from tests.environments import Counter
+from tests.masked_environments import Locks
+
+SETTINGS = {
+    "A2C": {"n_steps": 6},
+    "PPO": {"n_steps": 6, "batch_size": 6, "n_epochs": 2},
+    "MaskablePPO": {"n_steps": 6, "batch_size": 6, "n_epochs": 2},
+    "RecurrentPPO": {"n_steps": 6, "batch_size": 6, "n_epochs": 2, "policy": "MlpLstmPolicy"},
+}
+STEPS = 60
+
+
+class Noop(BaseCallback):
+    def _on_step(self):
+        return True
+
+
+class Scheduled(ScheduledCallback):
+    """Announces every 11th call, and counts the ends of episodes."""
+
+    ends = announced = 0
+
+    def steps_until_needed(self, num_timesteps, num_envs):
+        return 10 - self.n_calls % 11
+
+    def _on_step(self):
+        self.ends += int(self.locals["dones"].sum())
+        self.announced += self.n_calls % 11 == 0 and "actions" in self.locals
+        return True
+
+
+def make(name):
+    if name == "DDPG":
+        settings = copy.deepcopy(off_policy_models.SETTINGS | off_policy_models.OWN["TD3"])  # SB3 writes into it
+        return bridge.DDPG("MlpPolicy", off_policy_models.make_env(name), **settings)
+    if SPECS[name].is_off_policy:
+        return off_policy_models.make(name)
+    settings = {"policy": "MlpPolicy", "policy_kwargs": {"net_arch": [8]}, **SETTINGS[name]}
+    if name == "RecurrentPPO":
+        settings["policy_kwargs"] = {"net_arch": [8], "lstm_hidden_size": 4}
+    # The limit of steps ends episodes, so that values of their last observations are added to rewards.
+    env = Locks(5) if name == "MaskablePPO" else TimeLimit(Counter(9, "box", "box"), 7)
+    return SPECS[name].cls(env=bridge.JaxVecEnv(env, 2, 0), seed=0, device="cpu", **settings)
+
+
+def weights(model):
+    return np.concatenate([np.ravel(each.detach().numpy()) for each in model.policy.parameters()])
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_seed_is_one_run_whoever_looks(name):
+    expected = make(name).learn(STEPS)
+    scheduled = Scheduled()
+    evaluation = EvalCallback(make(name).get_env(), eval_freq=8, n_eval_episodes=1, verbose=0, warn=False)
+    if name == "MaskablePPO":
+        evaluation = Noop()  # SB3's EvalCallback knows no masks
+    for callback in (Noop(), scheduled, evaluation):
+        model = make(name).learn(STEPS, callback)
+        what = type(callback).__name__
+        np.testing.assert_array_equal(weights(model), weights(expected), err_msg=what)
+        np.testing.assert_array_equal(model._last_obs, expected._last_obs, err_msg=what)
+        assert model.num_timesteps == expected.num_timesteps
+        assert [*model.ep_info_buffer] and [(e["r"], e["l"]) for e in model.ep_info_buffer] == [
+            (e["r"], e["l"]) for e in expected.ep_info_buffer
+        ]
+    assert scheduled.ends > 5
+    assert scheduled.announced == expected.num_timesteps // 2 // 11
