@@ -58,7 +58,7 @@ def collect_rollouts(
     if not can_arm or plan.network is None or (on_jax is None and algorithm.use_sde):
         return sb3s(env, callback, buffer, n_steps, *further)
     assert isinstance(function, types.FunctionType)
-    acting = _Acting(algorithm, plan, env, n_steps, on_jax)
+    acting = _Acting(algorithm, plan, env, buffer, n_steps, on_jax)
     algorithm._on_jax = on_jax
     arming = {ARM_AT: acting.obs_as_tensor(function.__globals__[ARM_AT])}
     if any(further):
@@ -68,22 +68,20 @@ def collect_rollouts(
         function.__closure__,
     )  # fmt: skip
     try:
-        if not own(algorithm, env, callback, buffer, n_steps, *further):
-            return False
+        return bool(own(algorithm, env, callback, buffer, n_steps, *further))
     finally:
         acting.disarm()
         algorithm._on_jax = None
         session.forget()
-    if on_jax is not None:
-        on_jax.finish(buffer)
-    return True
 
 
 class _Acting:
     """Compiled acting in place of the calls of a policy's `forward` by SB3's loop."""
 
-    def __init__(self, algorithm: OnPolicy, plan: Plan, env: VecEnv, n_steps: int, on_jax: OnJax | None) -> None:
-        self._algorithm, self._plan, self._env, self._on_jax = algorithm, plan, env, on_jax
+    def __init__(
+        self, algorithm: OnPolicy, plan: Plan, env: VecEnv, buffer: RolloutBuffer, n_steps: int, on_jax: OnJax | None
+    ) -> None:
+        self._algorithm, self._plan, self._env, self._buffer, self._on_jax = algorithm, plan, env, buffer, on_jax
         self._left, self._masks_follow = n_steps, False
         self._armed: Any = None
         # What acts in environments of either kind, whose noise is drawn step by step, as by SB3.
@@ -104,9 +102,22 @@ class _Acting:
                 self._armed = tensors
                 if not self._masks_follow:
                     self._arm()
+            elif self._on_jax is not None:
+                self._finish_next(self._on_jax)
             return tensors
 
         return obs_as_tensor
+
+    def _finish_next(self, on_jax: OnJax) -> None:
+        """Let the buffer's next call compute returns as the compiled rollout does, before `on_rollout_end`."""
+        buffer = self._buffer
+
+        def compute_returns_and_advantage(*arguments: Any, **further: Any) -> None:
+            del vars(buffer)["compute_returns_and_advantage"]
+            buffer.compute_returns_and_advantage(*arguments, **further)
+            on_jax.finish(buffer)
+
+        vars(buffer)["compute_returns_and_advantage"] = compute_returns_and_advantage
 
     def get_action_masks(self, sb3s: Callable[..., Any]) -> Callable[..., Any]:
         """Return sb3-contrib's function, which runs code of the environments, so that it arms only afterwards."""

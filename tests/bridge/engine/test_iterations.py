@@ -16,7 +16,8 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 import bridge
-from bridge.engine.callbacks.callback_schedule import SECONDS, Pace, steps_until_needed
+from bridge.engine.callbacks.callback_schedule import SECONDS, Pace
+from bridge.engine.callbacks.known import steps_until_needed
 from bridge.engine.on_policy import compiled_training
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make, make_env
 

@@ -15,7 +15,7 @@ from stable_baselines3.sac.policies import Actor
 from torch import nn
 
 import bridge
-from bridge.engine.callbacks.callback_schedule import needs_rollouts
+from bridge.engine.callbacks.known import needs_rollouts
 from bridge.engine.user_code.overrides import is_ours, names_of_user_code
 from tests.environments import Counter
 
