@@ -1,0 +1,354 @@
+"""Weights and moments exist once: PyTorch, compiled functions and user code read and write the same memory."""
+
+import copy
+import io
+import pickle
+import weakref
+
+import cloudpickle
+import gymnasium
+import jax
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+import bridge
+from bridge.engine.plan import flatten_networks
+from bridge.translate.pytorch.vectors import Vector, flatten, is_alone
+from tests.bridge.algorithms.user_code.own_code_models import HostCounter, environments, make, make_on_policy
+from tests.tiers import tiered
+
+NAMES = ["PPO", "A2C", "DQN", "SAC", "TD3"]
+
+
+def model_of(name, where="Gymnasium", package=bridge, **settings):
+    cls = getattr(package, name)
+    return make_on_policy(cls, where, **settings) if name in ("PPO", "A2C") else make(cls, where, **settings)
+
+
+def tensors(model):
+    optimizers = [each.optimizer for each in model.policy.modules() if hasattr(each, "optimizer")]
+    entropy = [model.log_ent_coef] if hasattr(model, "log_ent_coef") else []
+    optimizers += [model.ent_coef_optimizer] if entropy else []
+    kept = [value for each in optimizers for entry in each.state.values() for value in entry.values()]
+    return [*model.policy.parameters(), *entropy, *(each for each in kept if isinstance(each, torch.Tensor))]
+
+
+class Noop(BaseCallback):
+    def _on_step(self):
+        return True
+
+
+# --- Where they are --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["Gymnasium", "JAX"])
+@pytest.mark.parametrize("name", NAMES)
+def test_training_changes_tensors_where_they_are(name, where):
+    model = model_of(name, where).learn(32)
+    before = [each.data_ptr() for each in tensors(model)]
+    weights = [each.detach().clone() for each in model.policy.parameters()]
+    model.learn(32, reset_num_timesteps=False)
+    assert [each.data_ptr() for each in tensors(model)] == before
+    assert not all(torch.equal(*each) for each in zip(weights, model.policy.parameters()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_of_updates_are_the_memory_of_the_tensors(name):
+    model = model_of(name).learn(32)
+    params, targets, states = model.plan.learner.vectors()
+    held = [np.asarray(each.detach()) for each in tensors(model)]
+    for vector in jax.tree.leaves((params, targets, states)):
+        if not np.ndim(vector):  # a number of steps
+            continue
+        assert any(np.shares_memory(vector, each) for each in held)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_acting_reads_the_memory_of_the_parameters(name):
+    model = model_of(name).learn(32)
+    actor = model.plan.actor
+    actor.refresh()
+    own = {each.data_ptr() for each in model.policy.parameters()}
+    assert {each.unsafe_buffer_pointer() for each in actor.params.values()} <= own
+
+
+def test_each_parameter_is_alone_in_a_storage_of_its_own():
+    model = model_of("PPO")
+    for each in model.policy.parameters():
+        assert each.storage_offset() == 0
+        assert each.untyped_storage().nbytes() == each.numel() * 4
+        assert each.data_ptr() % 64 == 0
+
+
+@pytest.mark.parametrize("settings", [{"engine": "torch"}])
+def test_models_that_are_not_compiled_stay_as_sb3_made_them(settings):
+    model = model_of("PPO", **settings)
+    assert all(each.untyped_storage().resizable() for each in model.policy.parameters())
+
+
+# --- What stays where it lies ----------------------------------------------------------------------------------------
+
+
+def network():
+    return torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
+
+
+def holds(network, holder):
+    """Move a network while something else refers to its weights, and return whether it stayed."""
+    before = [each.data_ptr() for each in network.parameters()]
+    flatten([[*network.parameters()]])
+    assert holder is not None
+    return [each.data_ptr() for each in network.parameters()] == before
+
+
+def test_an_earlier_state_dict_follows():
+    model = network()
+    kept = model.state_dict()
+    assert holds(model, kept)
+    flatten_networks(model_of("PPO"))  # others move all the same
+
+
+def test_tied_parameters_stay_tied():
+    model, other = network(), network()
+    other.load_state_dict(model.state_dict(), assign=True)
+    assert holds(model, other)
+
+
+def test_arrays_and_shared_memory_keep_the_weights():
+    model = network()
+    assert holds(model, [each.detach().numpy() for each in model.parameters()])
+    model = network().share_memory()
+    assert holds(model, model)
+
+
+def test_mapped_weights_stay_in_their_file(tmp_path):
+    torch.save(network().state_dict(), tmp_path / "weights")
+    model = network()
+    model.load_state_dict(torch.load(tmp_path / "weights", mmap=True), assign=True)
+    assert holds(model, model)
+
+
+def test_weights_move_together_and_again_with_a_new_layer():
+    model = network()
+    flatten([[*model.parameters()]])
+    assert Vector(model.parameters()).is_in_place()
+    model[1] = torch.nn.Linear(5, 2)
+    assert not Vector(model.parameters()).is_in_place()
+    assert all(map(is_alone, model.parameters()))
+    flatten([[*model.parameters()]])
+    assert Vector(model.parameters()).is_in_place()
+
+
+@pytest.mark.parametrize("where", ["Gymnasium", "JAX"])
+def test_a_model_with_moved_parameters_trains_as_any_other(where):
+    expected = model_of("DQN", where).learn(32)
+    model = model_of("DQN", where)
+    kept = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    for name, parameter in model.policy.named_parameters():
+        parameter.data = kept[name]
+    model.learn(32)
+    assert model.plan.updates
+    for name, value in expected.policy.state_dict().items():
+        torch.testing.assert_close(model.policy.state_dict()[name], value, rtol=1e-6, atol=1e-7)
+        assert kept[name].data_ptr() == dict(model.policy.named_parameters())[name].data_ptr()
+
+
+# --- Copies and pickles ----------------------------------------------------------------------------------------------
+
+
+def saved(thing):
+    file = io.BytesIO()
+    torch.save(thing, file)
+    return file.getvalue()
+
+
+def parts(model):
+    policy = model.policy
+    return [policy, policy.state_dict(), *(each.state_dict() for each in policy.modules() if [*each.parameters()])]
+
+
+@pytest.mark.parametrize("dump", [pickle.dumps, cloudpickle.dumps, saved], ids=["pickle", "cloudpickle", "torch.save"])
+@pytest.mark.parametrize("name", ["PPO", "SAC"])
+def test_pickles_are_as_small_as_stocks(name, dump):
+    models = [model_of(name, "Gymnasium", package) for package in (stable_baselines3, bridge)]
+    for stock, ours in zip(*map(parts, models), strict=True):
+        assert len(dump(ours)) <= 1.1 * len(dump(stock)) + 64
+
+
+def test_copies_are_independent():
+    model = model_of("PPO")
+    copied = copy.deepcopy(model.policy)
+    with torch.no_grad():
+        next(copied.parameters()).zero_()
+    assert next(model.policy.parameters()).abs().sum() > 0
+    assert all(each.untyped_storage().nbytes() == each.numel() * 4 for each in copied.parameters())
+
+
+# --- SB3's own arithmetic --------------------------------------------------------------------------------------------
+
+
+class Box(gymnasium.Env):
+    """Episodes of eight steps with actions of some numbers."""
+
+    def __init__(self, size):
+        self.observation_space = spaces.Box(-9, 9, (3,), np.float32)
+        self.action_space = spaces.Box(-1, 1, (size,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._state = self.np_random.uniform(-1, 1, 3).astype(np.float32)
+        self._count = 0
+        return self._state, {}
+
+    def step(self, action):
+        self._count += 1
+        self._state = np.clip(self._state + 0.1 * np.resize(action, 3), -9, 9).astype(np.float32)
+        return self._state, float(-np.abs(self._state).sum()), False, self._count == 8, {}
+
+
+@pytest.mark.parametrize("size", tiered([1, 3, 6], 3))
+@pytest.mark.parametrize("name", ["PPO", "A2C", "SAC", "TD3", "DDPG"])
+def test_stocks_own_code_computes_the_same_bits_with_moved_weights(name, size):
+    on_policy = {"n_steps": 16} | ({"batch_size": 8} if name == "PPO" else {})
+    settings = on_policy if name in ("PPO", "A2C") else {"learning_starts": 8, "buffer_size": 100}
+    models = []
+    for moves in (False, True):
+        model = getattr(stable_baselines3, name)("MlpPolicy", Box(size), seed=0, device="cpu", **settings)
+        if moves:
+            model.engine = "auto"
+            flatten_networks(model)
+            assert not next(model.policy.parameters()).untyped_storage().resizable()
+        models.append(model.learn(48))
+    for stock, moved in zip(*(model.policy.state_dict().values() for model in models), strict=True):
+        assert torch.equal(stock, moved)
+
+
+# --- Code of the user that changes the model in the middle -----------------------------------------------------------
+
+
+class Meddling(gymnasium.Wrapper):
+    """Changes a model in the middle of a training: its learning rate, what is trained, a layer."""
+
+    model, number = None, 0
+
+    def step(self, action):
+        self.number += 1
+        if self.model is not None:
+            net = self.model.policy.q_net.q_net
+            if self.number == 15:
+                self.model.lr_schedule = lambda _: 1e-2
+            elif self.number == 20:
+                net[0].weight.requires_grad_(False)
+            elif self.number == 26:
+                net[0].weight.requires_grad_(True)
+                with torch.no_grad():
+                    net[2].bias.add_(1.0)
+            elif self.number == 30:
+                torch.manual_seed(1)
+                net[2] = torch.nn.Linear(net[2].in_features, net[2].out_features)
+                group = self.model.policy.optimizer.param_groups[0]
+                group["params"] = [*self.model.policy.q_net.parameters()]
+        return super().step(action)
+
+
+@pytest.mark.parametrize("callback", [None, Noop])
+def test_what_a_wrapper_changes_in_the_middle_of_a_training_takes_effect_as_in_sb3(callback):
+    models = []
+    for package in (stable_baselines3, bridge):
+        env = Meddling(HostCounter("discrete"))
+        model = package.DQN(
+            "MlpPolicy", env, learning_starts=8, train_freq=2, gradient_steps=2, buffer_size=50, batch_size=4, seed=0,
+            policy_kwargs={"net_arch": [8]}, device="cpu", learning_rate=1e-3, exploration_fraction=0.5,
+        )  # fmt: skip
+        env.model = model
+        models.append(model.learn(44, callback and callback()))
+    stock, ours = models
+    for name, value in stock.policy.state_dict().items():
+        torch.testing.assert_close(ours.policy.state_dict()[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+# --- Objects of the user are not looked at ---------------------------------------------------------------------------
+
+
+class Untouchable(list):
+    """Raises at whatever reads it."""
+
+    def _raise(self, *_):
+        raise AssertionError("An object of the environment was looked at.")
+
+    __iter__ = __len__ = __getitem__ = __reduce_ex__ = _raise
+    __class__ = property(_raise)
+    __dict__ = property(_raise)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_objects_of_environments_are_not_looked_at(name):
+    model = model_of(name)
+    env = model.get_env().envs[0].unwrapped
+    gone = HostCounter()
+    env.rows, env.gone = Untouchable(), weakref.proxy(gone)
+    del gone
+    model.learn(32)
+    for _ in range(3):
+        model.learn(1, reset_num_timesteps=False)
+
+
+class Own(VecEnv):
+    """Returns its own buffer of observations, which each step overwrites."""
+
+    def __init__(self):
+        self.buffer, self.seen, self.count = np.zeros((2, 3), np.float32), [], 0
+        super().__init__(2, spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(2))
+
+    def reset(self):
+        self.buffer[:], self.count = 0, 0
+        return self.buffer
+
+    def step_async(self, actions):
+        self.actions = actions
+        self.seen.append(self.buffer.copy())
+
+    def step_wait(self):
+        self.count += 1
+        self.buffer += 0.1 * (2 * self.actions[:, None] - 1) + np.array([0.05, -0.05, 0.02], np.float32)
+        dones = np.full(2, self.count % 20 == 0)
+        infos = [{"terminal_observation": row.copy()} if dones[0] else {} for row in self.buffer]
+        rewards = self.buffer.sum(1).copy()
+        if dones[0]:
+            self.buffer[:] = 0
+        return self.buffer, rewards, dones, infos
+
+    def close(self):
+        pass
+
+    def env_is_wrapped(self, wrapper_class, indices=None):
+        return [False, False]
+
+    def env_method(self, name, *args, indices=None, **kwargs):
+        raise AttributeError(name)
+
+    def get_attr(self, name, indices=None):
+        if name != "render_mode":
+            raise AttributeError(name)
+        return [None, None]
+
+    def set_attr(self, name, value, indices=None):
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("callback", [None, Noop])
+@pytest.mark.parametrize("name", ["A2C", "PPO"])
+def test_values_are_of_the_observations_that_were_acted_on(name, callback):
+    env = Own()
+    settings = {"n_steps": 10} | ({"batch_size": 20} if name == "PPO" else {})
+    model = getattr(bridge, name)("MlpPolicy", env, learning_rate=0.0, seed=0, **settings)
+    model.learn(60, callback and callback())
+    with torch.no_grad():
+        seen = torch.as_tensor(np.concatenate(env.seen[-10:]))
+        values = model.policy.predict_values(seen).numpy().reshape(10, 2)
+    np.testing.assert_allclose(model.rollout_buffer.values, values, rtol=1e-5, atol=1e-6)
