@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 import bridge
 from bridge.engine.plan import flatten_networks
 from bridge.translate.pytorch.vectors import Vector, flatten, is_alone
-from tests.bridge.algorithms.user_code.own_code_models import HostCounter, environments, make, make_on_policy
+from tests.bridge.algorithms.user_code.own_code_models import HostCounter, make, make_on_policy
 from tests.tiers import tiered
 
 NAMES = ["PPO", "A2C", "DQN", "SAC", "TD3"]
