@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.engine.acting import forget_graph
 from bridge.engine.callbacks.known import looks
 from bridge.engine.plan import Plan, make_plan
-from bridge.engine.user_code.overrides import run_elsewhere
+from bridge.engine.user_code.overrides import inner_environments, run_elsewhere
 from bridge.engine.user_code.signals import Signals
 from bridge.sb3 import Algorithm
 
@@ -66,6 +66,8 @@ class Session:
         """Return the plan. It is made anew if something that it depends on has changed."""
         if self.is_known and self.plan is not None:
             return self.plan
+        *_, inner = inner_environments(env)
+        env = None if inner is None else env
         before = self.plan
         if self.plan is None or not self.plan.is_current(algorithm, env):
             self.plan = make_plan(algorithm, env)

@@ -153,10 +153,10 @@ def replaced_in_sb3(algorithm: object) -> list[str]:
 
 
 def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:
-    """Yield the environments of a model, the outermost wrapper first."""
+    """Yield the environments of a model, the outermost wrapper first, and None last where there are none."""
     while isinstance(env, VecEnvWrapper):
         yield env
-        env = env.venv
+        env = vars(env).get("venv")  # a copy of a VecNormalize has none, and SB3's `__getattr__` never ends then
     yield env
 
 

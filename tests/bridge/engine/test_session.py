@@ -247,6 +247,15 @@ def test_original_rewards_and_observations_are_those_of_each_step(library):
     assert len(observations) == len(rewards) == 32
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_copy_of_a_model_whose_vec_normalize_has_no_environments_can_be_trained_by_hand(library):
+    model = make_on_policy(library.PPO, env=VecNormalize(environments("JAX", "discrete"))).learn(16)
+    model.policy.predict(model.observation_space.sample())  # which leaves no graph that PyTorch refuses to copy
+    copied = copy.deepcopy(model)
+    copied.train()
+    assert not np.array_equal(vector(copied.policy), vector(model.policy))
+
+
 @pytest.mark.parametrize("where", WHERE)
 def test_a_rollout_buffer_is_as_full_as_its_callback_let_it_be(where):
     model = make_on_policy(bridge.PPO, where)
