@@ -39,7 +39,9 @@ class OnJax:
     def __init__(self, algorithm: OnPolicy, plan: Plan, n_steps: int, callback: BaseCallback) -> None:
         self._algorithm, self._n_steps, self._callback = algorithm, n_steps, callback
         assert plan.params is not None
-        self._params = plan.params
+        self._plan, self._params = plan, plan.params
+        # What acted in the first step, as a callback may change it during the rollout.
+        self._begun_with: tuple[np.ndarray, float] | None = None
         self._functions = _compiled_functions(plan.network)
         self._noise: Any = None
         self._values: list[np.ndarray] = []
@@ -57,7 +59,9 @@ class OnJax:
         return self._noise[len(self._values)]
 
     def acted(self, values: np.ndarray) -> None:
-        """Note the values of a step, to see later whether a callback has changed them."""
+        """Note the values of a step, to see later whether a callback has changed them, or what computed them."""
+        if self._begun_with is None:
+            self._begun_with = np.array(self._params.read()), self._algorithm.gamma
         self._values.append(values)
 
     def ended(self, infos: Infos, dones: np.ndarray) -> None:
@@ -71,9 +75,12 @@ class OnJax:
             self._truncated[len(self._values) - 1] = np.array(self._callback.locals["rewards"]), last
 
     def finish(self, buffer: RolloutBuffer) -> None:
-        """Compute values, advantages and returns as the compiled rollout does, unless a callback has changed values."""
+        """Compute values, advantages and returns as the compiled rollout does.
+
+        Not if a callback has changed values or what computes them: those of earlier steps stay as they were then.
+        """
         algorithm = self._algorithm
-        if values_are_known_early(self._seen()) or not np.array_equal(np.stack(self._values), buffer.values):
+        if values_are_known_early(self._seen()) or not self._is_untouched(buffer):
             return
         rollout = read_rollout(buffer)
         truncated, final = np.zeros(buffer.rewards.shape, bool), rollout.observation
@@ -93,6 +100,13 @@ class OnJax:
             (algorithm.gamma, buffer.gamma, buffer.gae_lambda),
         )
         buffer.values, buffer.rewards, buffer.advantages, buffer.returns = map(np.array, results)
+
+    def _is_untouched(self, buffer: RolloutBuffer) -> bool:
+        if self._begun_with is None or not self._plan.acts_as_planned(self._algorithm.policy):
+            return False
+        params, gamma = self._begun_with
+        is_same = gamma == self._algorithm.gamma and np.array_equal(params, self._params.read())
+        return is_same and np.array_equal(np.stack(self._values), buffer.values)
 
     def _seen(self) -> Any:
         """Return what the policy sees next."""

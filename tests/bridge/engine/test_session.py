@@ -67,6 +67,20 @@ def test_weights_that_are_written_as_later_rollouts_start_are_those_that_act_and
 
 
 @pytest.mark.parametrize("where", WHERE)
+def test_values_of_steps_before_a_callback_writes_weights_are_those_that_acted(where):
+    def step(callback):
+        callback.seen.append(callback.locals["values"].item())
+        if callback.n_calls % 16 == 9:
+            zero(callback.model.policy.value_net)
+
+    callback = AtRollouts(step=step)
+    model = make_on_policy(bridge.PPO, where)
+    model.learn(16, callback)
+    np.testing.assert_allclose(model.rollout_buffer.values.ravel(), callback.seen, rtol=1e-5)
+    assert callback.seen[8] != 0 == callback.seen[9]
+
+
+@pytest.mark.parametrize("where", WHERE)
 def test_moments_that_are_written_as_later_rollouts_start_are_those_that_learn(where):
     def start(callback):
         optimizer = callback.model.policy.optimizer
