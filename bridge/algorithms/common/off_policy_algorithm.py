@@ -310,6 +310,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         if is_ours and not needs_rollouts(callback) and self._is_quiet(callback):
             return host_loop.collect_rollouts(self, env, callback, *given)
         self._collects_on_jax = plan.mode is Mode.COMPILED and plan.mesh is None
+        self._session.is_known = False  # next, `on_rollout_start` runs
         try:
             return super().collect_rollouts(env, callback, *given)
         finally:

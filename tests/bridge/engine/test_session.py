@@ -67,6 +67,21 @@ def test_weights_that_are_written_as_later_rollouts_start_are_those_that_act_and
 
 
 @pytest.mark.parametrize("where", WHERE)
+def test_an_actor_that_is_put_anew_as_a_rollout_starts_acts_in_its_first_step(where):
+    def start(callback):
+        if callback.num_timesteps == 12:
+            actor = copy.deepcopy(callback.model.actor)
+            with torch.no_grad():
+                actor.mu.weight.zero_(), actor.mu.bias.fill_(0.5), actor.log_std.weight.zero_()
+                actor.log_std.bias.fill_(-20)
+            callback.model.actor = callback.model.policy.actor = actor
+
+    callback = AtRollouts(start, step=lambda callback: callback.seen.append(callback.locals["buffer_actions"][0, 0]))
+    make(bridge.SAC, where).learn(13, callback)
+    assert callback.seen[12] == pytest.approx(np.tanh(0.5), abs=1e-5)
+
+
+@pytest.mark.parametrize("where", WHERE)
 def test_values_of_steps_before_a_callback_writes_weights_are_those_that_acted(where):
     def step(callback):
         callback.seen.append(callback.locals["values"].item())
