@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from bridge.engine.runtime import MOST_FROM_HEAP, keep_freed_memory, to_host
+from bridge.errors import NotCompilable
 from bridge.translate.pytorch.optimizers import (
     ExportedOptimizer,
     create_state,
@@ -56,7 +57,8 @@ class Learner:
           optimizers: the optimizers of the params, by the same names.
 
         Raises:
-          NotCompilable: an optimizer has no translation, or its parameters took different numbers of steps.
+          NotCompilable: an optimizer has no translation, or its parameters took different numbers of steps. Or two
+            tensors share memory.
         """
         self.optimizers = dict(optimizers)
         self._params = {name: Vector(tensors) for name, tensors in params.items()}
@@ -65,7 +67,11 @@ class Learner:
             name: Vector(tensors, moves=all(isinstance(each, torch.nn.Parameter) for each in tensors))
             for name, tensors in targets.items()
         }
-        for vector in (*self._params.values(), *self._targets.values()):
+        vectors = [*self._params.values(), *self._targets.values()]
+        addresses = [each.data_ptr() for vector in vectors for each in vector.tensors if each.numel()]
+        if len({*addresses}) < len(addresses):
+            raise NotCompilable("Two parameters share memory, which an update in PyTorch changes twice.")
+        for vector in vectors:
             vector.move()
         self._moments = {name: _Moments(each, self._params[name]) for name, each in self.optimizers.items()}
         self.num_params = sum(sum(vector.sizes) for vector in self._params.values())
