@@ -57,13 +57,7 @@ def draw(number: int, envs: tuple[str, ...] = ("jax", "gymnasium"), few: bool = 
     """
     drawer = Drawer(random.Random(number), number, envs, few)
     operations = [drawer.operation() for _ in range(drawer.random.randint(2, 8))]
-    return Program(drawer.setting, (*operations, *drawer.end()))
-
-
-def _reads_replay(operation: tuple[Any, ...]) -> bool:
-    if operation[0] == "look":
-        return "sample" in operation
-    return operation[0] == "read replay" or operation[:2] in (("write", "stored"), ("write", "cursor"))
+    return Program(drawer.setting, tuple(operations))
 
 
 class Drawer:
@@ -118,6 +112,8 @@ class Drawer:
             settings["extractor"] = pick(["scaled", "running", "counting"])
         if self.few and settings["observations"] == "box" and algorithm in ("PPO", "SAC") and chance(0.1):
             settings["wrapper"] = "normalize"
+        if not settings.get("wrapper") and chance(0.15):
+            settings["wrapper"] = pick(["own"] if settings["env"] == "jax" else ["own", "aliasing", "aliasing"])
         if algorithm not in ON_POLICY and chance(0.1):
             settings["buffer"] = "own"
         if chance(0.3):
@@ -136,8 +132,7 @@ class Drawer:
         if doing and self._chance(0.3):
             doing = ("polyak", 1.0)
         method = pick(METHODS)
-        # A callback's `predict` would write within a rollout: see `_wrap`.
-        return (method,) if method == "predict" and algorithm in ON_POLICY else (method, *doing)
+        return (method, *doing)
 
     # --- Operations -----------------------------------------------------------------------------------------------
 
@@ -155,14 +150,6 @@ class Drawer:
         }
         return self.random.choices(list(drawn), list(drawn.values()))[0]()
 
-    def end(self) -> tuple[tuple[Any, ...], ...]:
-        """A last training, now and then, that stops where the environments of JAX have gone on."""
-        if self.setting.env != "jax" or not self._chance(0.15):
-            return ()
-        stop = "step", self.random.choice([1, 2, 5, 6]), ("stop",)
-        looks = ("progress", "weights", *(("sizes",) if self.setting.is_on_policy else ("moments",)))
-        return ("learn", 12, True, ("each", 1, (stop,)), 4), ("last", *looks)
-
     def _learn(self) -> tuple[Any, ...]:
         pick = self.random.choice
         steps = pick([1, 3, 4, 8, 12, 17, 24])
@@ -171,9 +158,8 @@ class Drawer:
     def _callback(self) -> Any:
         if self._chance(0.4):
             return None
-        kinds = ["each", "each", "each", "every", "every", "list", "function", "eval"]
-        if self.setting.env != "jax":
-            kinds.append("episodes")
+        kinds = ["each", "each", "each", "every", "every", "list", "function", "eval", "episodes"]
+        kinds += ["announced", "announced", "nested", "noop", "eval alone"]
         kind = self.random.choice(kinds)
         events = [event for _ in range(self.random.randint(0, 3)) for event in self._events(kind)]
         return kind, self.random.choice([1, 3, 5, 8]), tuple(events)
@@ -181,32 +167,19 @@ class Drawer:
     def _events(self, kind: str) -> Iterator[tuple[Any, ...]]:
         """One or several operations in one call of a callback."""
         hooks = ["step", "step", "rollout start", "rollout start", "rollout end", "training start", "training end"]
-        hook = "step" if kind in ("function", "every") else self.random.choice(hooks)
+        hook = "step" if kind in ("function", "every", "announced", "nested") else self.random.choice(hooks)
         call = 0 if hook.startswith("training") else self.random.choice([0, 1, 2, 3, 5, 7])
         for _ in range(self.random.choice([1, 1, 2, 3])):
-            yield hook, call, self._called(hook, call)
+            yield hook, call, self._called(hook)
 
-    def _called(self, hook: str, call: int) -> tuple[Any, ...]:
+    def _called(self, hook: str) -> tuple[Any, ...]:
         """An operation in a callback."""
-        is_on_policy, env = self.setting.is_on_policy, self.setting.env
-        in_compiled = hook == "step" and env == "jax"
         drawn = {self._look: 5, self._write: 5, self._descend: 2, self._train: 2, self._kept: 2, self._end: 1}
-        if in_compiled:
-            # What is documented: who stops there finds that the environments have gone on; and who writes, if steps are
-            # one compiled function until the next update, that these were taken already.
-            drawn[self._end] = 0
-            if is_on_policy or self.setting.frequency != "step":
-                drawn[self._write] = drawn[self._descend] = drawn[self._kept] = 0  # restored weights are written too
-            # A step is in the replay buffer before it is seen, and a rollout has all of its steps.
-            if drawn[self._write] == 0 or self.setting.exact or call == 0:
-                drawn[self._train] = 0
         operation = self.random.choices(list(drawn), list(drawn.values()))[0]()
         if operation[0] == "look" and hook == "step" and self._chance(0.4):
             return self.random.choice([("locals",), ("locals",), ("reward", 2.0)])
-        if is_on_policy and hook == "rollout end" and self._chance(0.2):
+        if self.setting.is_on_policy and hook == "rollout end" and self._chance(0.2):
             return "returns", 1.0
-        if in_compiled and _reads_replay(operation):
-            return ("look", "weights")  # not the replay buffer, where a step is before it is seen
         if operation[0] not in ("stop", "raise") and self._chance(0.1):
             return "signal", self.random.choice(SIGNALS), operation
         return operation
@@ -253,28 +226,34 @@ class Drawer:
 
     def _in_the_way(self) -> tuple[Any, ...]:
         pick = self.random.choice
-        drawn = [self._wrap, self._patch] + [self._play] * 2 * (self.setting.env == "gymnasium")
+        drawn = [self._wrap, self._patch] + [self._play] * 2 * (
+            self.setting.env == "gymnasium" or self.setting.wrapper == "own"
+        )
         return pick(drawn)()
 
     def _wrap(self) -> tuple[Any, ...]:
         owner = self.random.choice(list(WRAPPED))
         wrapped = "wrap", owner, self.random.choice(WRAPPED[owner])
         operation = (self.random.choice([1, 2, 5]), self._inside()) if self._chance(0.5) else ()
-        # What is documented, of callbacks: evaluated within a rollout of PPO's, it writes when all steps are taken.
-        takes_rollouts_at_once = self.setting.env == "jax" and self.setting.is_on_policy
-        return wrapped if wrapped[2] == "predict" and takes_rollouts_at_once else (*wrapped, *operation)
+        return *wrapped, *operation
 
     def _inside(self) -> tuple[Any, ...]:
         """An operation in a method or an environment of the user's."""
-        operation = ("look", self.random.choice(NETWORKS)) if self._chance(0.6) else ("write", *self._weights())
+        drawn: list[Any] = [self._weights, self._weights, lambda: ("assign", self.random.randint(0, 3), "copies")]
+        if not self.few or self.setting.env == "gymnasium":
+            drawn += [lambda: ("freeze", self.random.randint(0, 3), False)]
+            drawn += [lambda: ("replace", self.random.randint(0, 3), "layer")]
+        if self.setting.exact:
+            drawn += [lambda: ("rate", "groups", self.random.choice([0.0, 0.05]))]
+        write = self._chance(0.4)
+        operation = ("write", *self.random.choice(drawn)()) if write else ("look", self.random.choice(NETWORKS))
         return ("signal", self.random.choice(SIGNALS), operation) if self._chance(0.1) else operation
 
     def _patch(self) -> tuple[Any, ...]:
         doing = self._weights() if self._chance(0.5) else ()
         own_loop = ("collect as sb3",) in self.setting.overrides  # which calls SB3's class, patched or not
         method = self.random.choice([name for name in PATCHED if name not in OWN_LOOP * own_loop])
-        is_documented = method == "predict" and self.setting.env == "jax" and self.setting.is_on_policy  # see `_wrap`
-        return ("patch", method) if is_documented else ("patch", method, *doing)
+        return "patch", method, *doing
 
     def _play(self) -> tuple[Any, ...]:
         """An environment that holds the model."""
@@ -297,6 +276,7 @@ class Drawer:
             lambda: ("setting", *self._changed()),
             self._stored,
             lambda: ("replace", net, pick(["copy", "policy", "both", "layer"])),
+            lambda: ("assign", net, pick(["copies", "tied"])),
             lambda: ("move", pick(["to", "float", "train", "eval", "reload"])),
         ]
         if not self.few:

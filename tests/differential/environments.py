@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env.util import dict_to_obs
 
 from bridge import JaxVecEnv
 from jaxenvs import Environment, TimeStep, environment, static, struct
@@ -161,6 +162,36 @@ class GymnasiumClock(gymnasium.Env[Any, Any]):
         return self._observe(), (1.0 + self._time) / 4, ends and not self.truncates, ends and bool(self.truncates), {}
 
 
+class Aliasing(DummyVecEnv):
+    """Returns the memory that it writes the next observations into."""
+
+    def _obs_from_buf(self) -> Any:
+        return dict_to_obs(self.observation_space, type(self.buf_obs)(self.buf_obs))  # whose arrays are not copied
+
+
+class OwnWrapper(VecEnvWrapper):
+    """A wrapper of a user's, which may hold the model.
+
+    Attributes:
+      player: as GymnasiumClock's.
+    """
+
+    player: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "player"}
+
+    def reset(self) -> Any:
+        if self.player is not None:
+            self.player("reset")
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        if self.player is not None:
+            self.player("env step")
+        return self.venv.step_wait()
+
+
 def make_env(
     kind: str, num_envs: int, length: int, truncates: int, observations: str, actions: str, wrapper: str = ""
 ) -> Any:
@@ -169,7 +200,8 @@ def make_env(
     Args:
       kind: "jax": a JaxVecEnv. "gymnasium": a Gymnasium environment, or several in a DummyVecEnv.
       num_envs, length, truncates, observations, actions: of the environments.
-      wrapper: "", "normalize" or "monitor": in a VecNormalize or a VecMonitor.
+      wrapper: "", "normalize", "monitor" or "own": in a VecNormalize, a VecMonitor or an OwnWrapper. "aliasing":
+        Gymnasium's, of an Aliasing.
     """
     settings = {"length": length, "truncates": truncates, "observations": observations, "actions": actions}
     if kind == "jax":
@@ -178,6 +210,7 @@ def make_env(
         return GymnasiumClock(**settings)  # type: ignore[arg-type]
     else:
         monitored: Any = Monitor if wrapper != "monitor" else lambda env: env
-        env = DummyVecEnv([lambda: monitored(GymnasiumClock(**settings))] * num_envs)  # type: ignore[arg-type]
-    wrappers = {"": lambda: env, "normalize": lambda: VecNormalize(env, gamma=0.9), "monitor": lambda: VecMonitor(env)}
-    return wrappers[wrapper]()
+        cls = Aliasing if wrapper == "aliasing" else DummyVecEnv
+        env = cls([lambda: monitored(GymnasiumClock(**settings))] * num_envs)  # type: ignore[arg-type]
+    wrappers = {"normalize": lambda: VecNormalize(env, gamma=0.9), "monitor": lambda: VecMonitor(env)}
+    return (wrappers | {"own": lambda: OwnWrapper(env)}).get(wrapper, lambda: env)()

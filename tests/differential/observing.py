@@ -293,14 +293,12 @@ AT_THE_END += ("remembered",)
 # Of a callback's locals: what holds nothing that was drawn, and what may.
 SEEN = ("rewards", "dones", "new_obs", "infos", "n_steps", "num_collected_steps", "num_collected_episodes", "values")
 SEEN += ("action_masks", "use_masking", "lstm_states", "episode_starts")
-# Those of a loop over environments may be left over from the step before, or not.
-LEFT_OVER = ("idx", "done", "done_", "terminal_obs", "terminal_value", "terminal_lstm_state", "kwargs")
 DRAWN = ("actions", "clipped_actions", "buffer_actions", "log_probs")
 
 
 def local(names: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """A callback's locals."""
-    found = {name: "there" for name in names if name not in LEFT_OVER}
+    found = {name: "there" for name in names}
     for name in (*SEEN, *DRAWN):
         if name in names:
             found[name] = plain(_infos(names[name]) if name == "infos" else names[name], _is_drawn(name, setting))

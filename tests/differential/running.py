@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pathlib
 import signal
 import tempfile
 import traceback
@@ -15,7 +16,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from stable_baselines3.common.callbacks import EvalCallback, EveryNTimesteps, StopTrainingOnMaxEpisodes
+from stable_baselines3.common.callbacks import (
+    CallbackList,
+    CheckpointCallback,
+    EvalCallback,
+    EveryNTimesteps,
+    StopTrainingOnMaxEpisodes,
+)
 from stable_baselines3.common.logger import Logger
 
 import bridge
@@ -25,7 +32,7 @@ from tests.differential import observing
 from tests.differential.operations import descending, interposing, saving, writing
 from tests.differential.settings import Setting, make, new_env
 from tests.differential.user_classes import overriding
-from tests.differential.user_classes.watching import Broken, OwnLogger, Rows, Watch
+from tests.differential.user_classes.watching import Announcing, Broken, Noop, OwnLogger, Rows, Watch
 from tests.stock import STOCK
 
 LIBRARIES = {"sb3": STOCK, "bridge": bridge}
@@ -81,7 +88,6 @@ class Run:
         self.kept: dict[str, Any] = {}
         self.held: dict[str, Any] = {}
         self.patched: list[tuple[type, str, Any]] = []
-        self.is_over = False
         self.files: list[bytes] = []
         self.errors: list[str] = []
         self.models: dict[int, Any] = {}
@@ -151,11 +157,6 @@ class Run:
         buffer.compute_returns_and_advantage(local["values"], local["dones"])
         self.note("returns", observing.plain({"values": local["values"], "advantages": buffer.advantages}))
 
-    def do_last(self, model: Any, *whats: str) -> None:
-        """Look, and end the program: what comes after is documented to differ."""
-        self.is_over = True
-        self.do_look(model, *whats)
-
     def do_raise(self, model: Any) -> None:
         raise Broken
 
@@ -169,12 +170,15 @@ class Run:
         Args:
           steps, resets, log_interval: `learn`'s.
           callback: None, or its kind, a number, and the events of a Watch: it is called "each" step, "every" so many,
-            is a "function" of them, or one of a "list", beside "eval", or a stop after so many "episodes".
+            is a "function" of them, or one of a "list", beside "eval", or a stop after so many "episodes". "announced"
+            are so many steps; "nested" lists also have checkpoints. "noop" does without it, and so does "eval alone".
         """
-        given = watch = None
+        given = watch = announcing = None
         if callback is not None:
             kind, every, events = callback
             watch = Watch(self, events)
+            announcing = Announcing(every, watch)
+            files = CheckpointCallback(every, f"{os.environ['SB3_LOGDIR']}/{len(self.notes)}")
             given = {
                 "each": lambda: watch,
                 "every": lambda: EveryNTimesteps(every, watch),
@@ -182,17 +186,31 @@ class Run:
                 "function": lambda: self._function(watch, model),
                 "eval": lambda: [self._evaluation(every), watch],
                 "episodes": lambda: [StopTrainingOnMaxEpisodes(every), watch],
+                "announced": lambda: announcing,
+                "nested": lambda: [CallbackList([files]), self._evaluation(every), EveryNTimesteps(every, watch)],
+                "noop": Noop,
+                "eval alone": lambda: self._evaluation(every),
             }[kind]()
         try:
             model.learn(steps, given, log_interval=log_interval, reset_num_timesteps=resets)
         finally:
             if watch is not None:
                 self.note("order", [list(call) for call in watch.order])
+                self.note("ends", observing.plain(announcing.ends))
+                self._look_at_files(model, pathlib.Path(files.save_path))
             for each in (model.logger, *model.logger.output_formats):
                 if not isinstance(each, Rows | OwnLogger):
                     continue
                 self.note("rows", [observing.row(row, self.setting) for row in each.rows])
                 each.rows = []
+
+    def _look_at_files(self, model: Any, folder: pathlib.Path) -> None:
+        names = sorted(file.name for file in folder.glob("*.zip"))
+        self.note("files", names)
+        if names and writing.has_own_optimizers(model):
+            loaded = type(model).load(folder / names[-1], device="cpu")
+            for what in ("weights", "moments", "progress"):
+                self.note(what, observing.LOOKS[what](loaded, self.setting))
 
     def _evaluation(self, every: int) -> EvalCallback:
         env = new_env(self.setting)
@@ -230,14 +248,14 @@ class Run:
 
     def do_inner(self, model: Any, length: int) -> None:
         """Put other environments into the wrapper that there is."""
-        if self.setting.wrapper:
+        if self.setting.wrapper in ("normalize", "monitor", "own"):
             other = new_env(self.setting, model.n_envs, length)
             other.venv.reset()
             model.get_env().venv = other.venv
 
 
-def run(library: str, program: Program) -> list[Note]:
-    """Run a program on "sb3" or "bridge"; what was noted."""
+def run(library: str, program: Program) -> Run:
+    """Run a program on "sb3" or "bridge"."""
     ran = Run(library, program.setting)
 
     def too_long(*_: Any) -> None:
@@ -252,8 +270,6 @@ def run(library: str, program: Program) -> list[Note]:
             for number, operation in enumerate(program.operations):
                 with ran.at(str(number)):
                     _do_outside(ran, operation)
-                if ran.is_over:
-                    return ran.notes
             for number in sorted(ran.models):
                 with ran.at(f"end of model {number}"):
                     ran.do(ran.models[number], "look", *observing.AT_THE_END)
@@ -264,7 +280,7 @@ def run(library: str, program: Program) -> list[Note]:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
         interposing.undo(ran)
-    return ran.notes
+    return ran
 
 
 @contextlib.contextmanager

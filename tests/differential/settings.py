@@ -51,7 +51,7 @@ class Setting:
       rate: of the learning rate: "constant", "linear", or "decaying" each time that it is asked for.
       optimizer: "adam" or "sgd"; A2C's own where "".
       logged: "": by SB3's own logger, to nowhere. "rows": a format keeps rows. "own": a subclass of Logger does.
-      wrapper: "", "normalize" or "monitor".
+      wrapper: "", "normalize", "monitor", "own" or, of Gymnasium's alone, "aliasing"; `make_env`.
       sde: state-dependent exploration.
       buffer: "" or "own": a subclass of SB3's replay buffer, whose `sample` looks at the model.
     """

@@ -190,6 +190,10 @@ FOUND = {
     "observations before the step in a callback that looks now and then": Program(
         few("SAC"), (("learn", 12, True, ("every", 5, (("step", 1, ("look", "counters")),)), 4),)
     ),
+    "two parts of a target that share memory": Program(
+        few("SAC", env="gymnasium"),
+        (("learn", 4, True, ("each", 1, (("step", 2, ("write", "assign", 2, "tied")),)), 4),),
+    ),
     "observations before the step in a callback": Program(
         few("DQN"), (("learn", 8, True, ("each", 1, (("step", 5, ("look", "counters")),)), 4),)
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
+from tests.differential.environments import OwnWrapper
 from tests.differential.operations import writing
 from tests.differential.user_classes import overriding
 
@@ -98,9 +99,12 @@ class Player:
 
 
 def play(run: Run, model: Any, events: tuple[tuple[Any, ...], ...]) -> None:
-    """Let the first environment hold the model: Gymnasium's alone, as those of jaxenvs are pure."""
-    if run.setting.env == "gymnasium" and model.get_env() is not None:
-        model.get_env().get_attr("unwrapped", indices=[0])[0].player = Player(run, model, events)
+    """Let a wrapper or the first environment hold the model: Gymnasium's alone, as those of jaxenvs are pure."""
+    env = model.get_env()
+    if isinstance(env, OwnWrapper):
+        env.player = Player(run, model, events)
+    elif run.setting.env == "gymnasium" and env is not None:
+        env.get_attr("unwrapped", indices=[0])[0].player = Player(run, model, events)
 
 
 def raise_signal(run: Run, model: Any, name: str, operation: tuple[Any, ...]) -> None:

@@ -220,6 +220,20 @@ def replace(model: Any, net: int, how: str) -> None:
         setattr(model.policy, name, new)
 
 
+def assign(model: Any, net: int, how: str) -> None:
+    """Put other tensors in the place of a network's parameters, which its optimiser does not know.
+
+    Args:
+      how: "copies" of all, or those of another part, so that two are "tied".
+    """
+    module = network(model, net)
+    parts = [p for pair in (("policy_net", "value_net"), ("qf0", "qf1")) for p in pair if hasattr(module, p)]
+    if how == "tied" and parts:
+        getattr(module, parts[1]).load_state_dict(getattr(module, parts[0]).state_dict(), assign=True)
+    else:
+        module.load_state_dict(copy.deepcopy(module.state_dict()), assign=True)
+
+
 def move(model: Any, how: str) -> None:
     """`policy.to`, and what users call beside it."""
     policy = model.policy
@@ -247,6 +261,7 @@ WRITES = {
     "setting": setting,
     "stored": stored,
     "replace": replace,
+    "assign": assign,
     "move": move,
     "environments": environments,
     "scale": extractors.scale,

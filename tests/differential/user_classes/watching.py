@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 
+from bridge import ScheduledCallback
 from tests.differential import observing
 
 if TYPE_CHECKING:
@@ -90,3 +91,39 @@ class Watch(BaseCallback):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Watch:
         return self
+
+
+class Noop(BaseCallback):
+    """Does nothing, but nobody knows that."""
+
+    def _on_step(self) -> bool:
+        return True
+
+
+class Announcing(ScheduledCallback):
+    """Announces every so many steps, in which it calls another callback, and keeps the ends of episodes in all steps.
+
+    Args:
+      every: how many.
+      watch: the other one.
+    """
+
+    def __init__(self, every: int, watch: BaseCallback) -> None:
+        super().__init__()
+        self.every, self.watch = every, watch
+        self.ends: list[list[Any]] = []
+
+    def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
+        return self.every - 1 - self.n_calls % self.every
+
+    def _init_callback(self) -> None:
+        self.watch.init_callback(self.model)
+
+    def _on_step(self) -> bool:
+        for env in self.locals["dones"].nonzero()[0].tolist():
+            episode = self.locals["infos"][env]["episode"]
+            self.ends.append([int(self.num_timesteps), env, episode["r"], episode["l"]])
+        if self.n_calls % self.every:
+            return True
+        self.watch.update_locals(self.locals)
+        return self.watch.on_step()
