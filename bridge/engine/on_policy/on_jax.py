@@ -34,6 +34,9 @@ class OnJax:
       plan: of the rollout.
       n_steps: its length.
       callback: SB3's loop has written its locals there when an episode ends.
+
+    Attributes:
+      step: the number of the step that is being taken.
     """
 
     def __init__(self, algorithm: OnPolicy, plan: Plan, n_steps: int, callback: BaseCallback) -> None:
@@ -42,23 +45,24 @@ class OnJax:
         self._params = plan.params
         self._functions = _compiled_functions(plan.network)
         self._noise: Any = None
-        self._values: list[np.ndarray] = []
+        self._values = np.full((n_steps, algorithm.n_envs), np.nan, np.float32)
+        self.step = -1
         # Of each step in which a time limit ended episodes: the rewards, and the last observations by environment.
         self._truncated: dict[int, tuple[np.ndarray, dict[int, Any]]] = {}
 
-    def noise(self) -> Any:
-        """Return the noise of the next step."""
+    def noise(self, step: int) -> Any:
+        """Return the noise of a step."""
         if self._noise is None:  # only now, as a checkpoint that is saved as the rollout starts has the key from before
             algorithm = self._algorithm
             key, noise = self._functions[0](
                 self._params.read(), self._seen(), algorithm.key, self._n_steps, algorithm._steps_of_same_noise()
             )
             algorithm.key, self._noise = np.array(key), np.asarray(noise)
-        return self._noise[len(self._values)]
+        return self._noise[step]
 
-    def acted(self, values: np.ndarray) -> None:
+    def acted(self, step: int, values: np.ndarray) -> None:
         """Note the values of a step, to see later whether a callback has changed them."""
-        self._values.append(values)
+        self._values[step] = values
 
     def ended(self, infos: Infos, dones: np.ndarray) -> None:
         """Note where a time limit ended episodes, before SB3's loop adds values of PyTorch to their rewards."""
@@ -68,12 +72,15 @@ class OnJax:
             if infos[index].get("TimeLimit.truncated", False)
         }
         if last and "rewards" in self._callback.locals:
-            self._truncated[len(self._values) - 1] = np.array(self._callback.locals["rewards"]), last
+            self._truncated[self.step] = np.array(self._callback.locals["rewards"]), last
 
     def finish(self, buffer: RolloutBuffer) -> None:
-        """Compute values, advantages and returns as the compiled rollout does, unless a callback has changed values."""
+        """Compute values, advantages and returns as the compiled rollout does.
+
+        Not if a callback has changed values, or the policy, so that PyTorch acted.
+        """
         algorithm = self._algorithm
-        if values_are_known_early(self._seen()) or not np.array_equal(np.stack(self._values), buffer.values):
+        if values_are_known_early(self._seen()) or not np.array_equal(self._values, buffer.values):
             return
         rollout = read_rollout(buffer)
         truncated, final = np.zeros(buffer.rewards.shape, bool), rollout.observation
