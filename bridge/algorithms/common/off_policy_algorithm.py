@@ -57,6 +57,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     _update_is_due = False
     # Whether SB3's loop collects on JAX environments, with the draws and the store of the compiled function.
     _collects_on_jax = False
+    # How many steps it took in this iteration. Unlike a compiled function, it cannot continue in the middle of one.
+    _steps_on_jax = 0
     # Whether SB3's `train` counts each update before it samples for it, rather than all updates at its end.
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False
 
@@ -172,6 +174,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         self._update_if_due()  # left by the compiled function before
         # If the mode has changed within an iteration, this runs only the rest of it.
         taken = self._step_of_iteration
+        if self._steps_on_jax:  # an iteration was interrupted
+            self._begin_iteration()
         assert self.env is not None
         rollout = self.collect_rollouts(
             self.env,
@@ -268,8 +272,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
 
     def _begin_iteration(self) -> None:
         # A new number, because an iteration that was cut short must not draw the same random numbers again.
-        self._iteration += self._step_of_iteration > 0
-        self._step_of_iteration, self._update_is_due = 0, False
+        self._iteration += self._step_of_iteration > 0 or self._steps_on_jax > 0
+        self._step_of_iteration, self._steps_on_jax, self._update_is_due = 0, 0, False
 
     def _progress(self) -> tuple[Progress, np.ndarray | None, np.ndarray]:
         """Return where training is, for the compiled function; the state of the action noise; and the key's data."""
@@ -325,8 +329,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         is_random = self.num_timesteps < learning_starts and not self._collects_on_jax
         is_planned = not is_random and (session.is_known or plan.acts_as_planned(self.policy))
         if is_planned and self._collects_on_jax:
-            action = on_jax.sample_action(self, plan)
-            self._step_of_iteration += 1
+            action = on_jax.sample_action(self, plan, self._steps_on_jax)
+            self._steps_on_jax += 1
         elif is_planned and not self.use_sde:
             if not session.is_known:
                 plan.actor.refresh()

@@ -26,14 +26,18 @@ from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Nois
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 
-def sample_action(algorithm: OffPolicy, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Return the actions that the environments take, and those that are stored, as the compiled training acts."""
+def sample_action(algorithm: OffPolicy, plan: Plan, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the actions that the environments take, and those that are stored, as the compiled training acts.
+
+    Args:
+      step: the number of the step in the iteration.
+    """
     assert plan.learner is not None
     settings = algorithm._settings_now()
     progress, action_noise, key = algorithm._progress()
     rate = algorithm._exploration_rates(np.array([algorithm._current_progress_remaining]))[0]
     act = _acting_function(plan.network)
-    results = act(settings, rate, plan.learner.acting(), algorithm._last_obs, action_noise, progress, key)
+    results = act(settings, rate, plan.learner.acting(), algorithm._last_obs, action_noise, progress, step, key)
     action, env_action, action_noise = (None if each is None else np.array(each) for each in results)
     write_noise_state(algorithm.action_noise, action_noise)
     if plan.network.head.kind != "box":
@@ -131,12 +135,13 @@ def _acting_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
         observation: Any,
         action_noise: Any,
         progress: Progress,
+        step: Any,
         key_data: jax.Array,
     ) -> tuple[jax.Array, jax.Array, Any]:
         dtype = jax.tree.leaves(params)[0].dtype
         key = jax.random.fold_in(jax.random.wrap_key_data(key_data), progress.iteration)
         noise = Noise.draw(settings, policy, params, observation, key)
-        drawn = jax.tree.map(lambda leaf: leaf[progress.step], (noise.exploration, noise.random, noise.normal))
+        drawn = jax.tree.map(lambda leaf: leaf[step], (noise.exploration, noise.random, noise.normal))
         drawn = jax.lax.optimization_barrier(drawn)  # type: ignore[no-untyped-call]
         now = settings.with_exploration_rate(jnp.asarray(exploration_rate, dtype))
         no_progress = jnp.zeros((), dtype)
