@@ -93,6 +93,7 @@ class OffPolicy(Algorithm, Protocol):
 
     # bridge's.
     _step_of_iteration: int
+    _settings_on_jax: OffPolicySettings | None
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1

@@ -25,6 +25,7 @@ from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
 from bridge.translate.policies.exported_network import keeps_changing
 from bridge.translate.policies.off_policy import (
+    acting_part,
     acting_tensors,
     export_actor,
     export_off_policy,
@@ -90,6 +91,7 @@ class Plan:
     # What the plan was made for, to notice when that changes.
     _inputs: tuple[object, ...] = ()
     _snapshot: Snapshot | None = None
+    _acting: Snapshot | None = None  # of the part of the policy that acts
     # The compiled updates. Finding one by the contents of a network takes a tenth of the time of an update.
     _compiled: dict[bool, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
@@ -132,7 +134,7 @@ class Plan:
 
     def acts_as_planned(self, policy: object) -> bool:
         """Return whether a policy computes what `actor` computes, whatever its weights are."""
-        return policy is self._inputs[1] and self._snapshot is not None and self._snapshot.is_current(learns=False)
+        return policy is self._inputs[1] and self._acting is not None and self._acting.is_current(learns=False)
 
     def is_current(self, algorithm: Algorithm, env: VecEnv | None) -> bool:
         """Return whether a plan made now would be this one. User code may have changed anything in between."""
@@ -189,7 +191,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     if has_own_methods(buffer):
         plan.reasons.append("A method of the rollout buffer object was replaced.")
         return
-    plan._snapshot = Snapshot(policy)
+    plan._snapshot = plan._acting = Snapshot(policy)
     try:
         _require_faster(algorithm)
         plan._snapshot.require_whole()
@@ -228,7 +230,10 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         _require_faster(algorithm)
         plan._snapshot.require_whole()
         network = export_actor(policy)
-        plan.actor = Actor(network, acting_tensors(policy, network))
+        plan.actor, plan._acting = (
+            Actor(network, acting_tensors(policy, network)),
+            Snapshot(policy, [acting_part(policy)]),
+        )
         plan.mode = Mode.ACTING
         plan.network = export_off_policy(policy, plan.actor.network)  # type: ignore[arg-type]
         for name in network_names(policy):  # SB3's `train` uses the networks of the model

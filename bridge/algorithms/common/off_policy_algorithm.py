@@ -59,6 +59,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     _collects_on_jax = False
     # How many steps it took in this iteration. Unlike a compiled function, it cannot continue in the middle of one.
     _steps_on_jax = 0
+    _settings_on_jax: OffPolicySettings | None = None
     # Whether SB3's `train` counts each update before it samples for it, rather than all updates at its end.
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False
 

@@ -33,7 +33,9 @@ def sample_action(algorithm: OffPolicy, plan: Plan, step: int) -> tuple[np.ndarr
       step: the number of the step in the iteration.
     """
     assert plan.learner is not None
-    settings = algorithm._settings_now()
+    if step == 0 or algorithm._settings_on_jax is None:  # SB3's loop does not read them again in an iteration either
+        algorithm._settings_on_jax = algorithm._settings_now()
+    settings = algorithm._settings_on_jax
     progress, action_noise, key = algorithm._progress()
     rate = algorithm._exploration_rates(np.array([algorithm._current_progress_remaining]))[0]
     act = _acting_function(plan.network)
