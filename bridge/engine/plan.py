@@ -31,11 +31,10 @@ from bridge.translate.policies.off_policy import (
     export_off_policy,
     learned_tensors,
     network_names,
-    network_parameters,
 )
 from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.pytorch.optimizers import export_optimizer
-from bridge.translate.pytorch.vectors import Vector, flatten
+from bridge.translate.pytorch.vectors import Vector
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import WrappedEnv
@@ -92,18 +91,23 @@ class Plan:
     _inputs: tuple[object, ...] = ()
     _snapshot: Snapshot | None = None
     _acting: Snapshot | None = None  # of the part of the policy that acts
-    # The compiled updates. Finding one by the contents of a network takes a tenth of the time of an update.
-    _compiled: dict[bool, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    # Compiled functions. Finding one by the contents of a network takes a tenth of the time of an update.
+    _compiled: dict[bool | str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
     def compiled_update(self, make: Callable[..., Any], sequential: bool) -> Callable[..., Any]:
         """Return the compiled update that `make` makes for the network and its optimizers, made once.
 
         If `sequential`, XLA runs one kernel after the other.
         """
-        if sequential not in self._compiled:
-            assert self.learner is not None
-            self._compiled[sequential] = make(self.network, tuple(self.learner.exported.items()), sequential)
-        return self._compiled[sequential]
+        assert self.learner is not None
+        optimizers = tuple(self.learner.exported.items())
+        return self.compiled(sequential, lambda: make(self.network, optimizers, sequential))
+
+    def compiled(self, key: bool | str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """Return the compiled function that `make` makes, made once for each key."""
+        if key not in self._compiled:
+            self._compiled[key] = make()
+        return self._compiled[key]
 
     @property
     def collects(self) -> bool:
@@ -334,14 +338,6 @@ def _require_divisible(algorithm: Any, wrapped_env: WrappedEnv) -> None:
         algorithm._settings_now().check_devices(mesh.size, wrapped_env.base.num_envs)
     except ValueError as error:
         raise NotCompilable(f"The devices cannot share the work equally: {error}") from error
-
-
-def flatten_networks(algorithm: Any) -> None:
-    """Give the parameters of each network that may be compiled one memory, as vectors that compiled functions read."""
-    policy = algorithm.policy
-    if algorithm.engine != "torch" and not is_slower_compiled(policy):
-        is_on_policy = isinstance(algorithm, OnPolicyAlgorithm)
-        flatten([[*policy.parameters()]] if is_on_policy else network_parameters(policy))
 
 
 def _require_faster(algorithm: Any) -> None:

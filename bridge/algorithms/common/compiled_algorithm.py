@@ -27,13 +27,14 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
 from bridge.configuration import without_dynamo
-from bridge.engine.plan import Plan, flatten_networks, require_engine
+from bridge.engine.plan import Plan, is_slower_compiled, require_engine
 from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import Session
 from bridge.environment_ids import is_jax_id
 from bridge.factory import make_vec_env
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.randomness import get_random_state, key_data
+from bridge.translate.policies.off_policy import flatten_networks
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.compilation.cache import configure_by_default
@@ -228,7 +229,8 @@ class CompiledAlgorithm(BaseAlgorithm):
         self._require_dicts_for_multi_input()
         with without_dynamo():
             super()._setup_model()  # type: ignore[safe-super]
-        flatten_networks(self)
+        if self.engine != "torch" and not is_slower_compiled(self.policy):
+            flatten_networks(self.policy)
         if key is not None:
             self.key = key
 

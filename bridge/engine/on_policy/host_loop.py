@@ -136,7 +136,7 @@ class HostRollout:
             algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
         if rest:  # PyTorch has acted
             self._buffer.values[step], self._buffer.log_probs[step] = rest
-        elif self._runs_user_code or self._shows_ends:
+        elif self._runs_user_code or (self._shows_ends and ended):
             self._watch(step)
         return True
 

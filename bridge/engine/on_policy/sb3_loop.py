@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import EvaluatingActor, NoiseSource
 from bridge.engine.lstm_state import of_states, to_states
-from bridge.engine.on_policy.on_jax import OnJax
+from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.session import Session
 from bridge.sb3 import OnPolicy
