@@ -1,7 +1,7 @@
 """Base class of the off-policy algorithms: compiled acting, storing and updating instead of SB3's loops.
 
 On JAX environments all three are one compiled function, which runs until a callback needs a step. On any other
-environment, and where a callback looks, acting is a compiled function, called in each step, and the updates are another.
+environment, and where a callback looks, acting is a compiled function, called in each step, and updates are another.
 """
 
 from __future__ import annotations
