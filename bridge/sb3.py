@@ -93,6 +93,8 @@ class OffPolicy(Algorithm, Protocol):
 
     # bridge's.
     _step_of_iteration: int
+    _settings_on_jax: tuple[OffPolicySettings, OffPolicySettings] | None
+    _steps_on_jax: int
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1

@@ -104,7 +104,7 @@ class Learner:
         )
 
     def write_back(self, params: Vectors, targets: Vectors, states: Vectors) -> None:
-        """Write the vectors that a compiled function returned back to PyTorch.
+        """Write the vectors that a compiled function returned of the last `vectors` back to PyTorch.
 
         Raises:
           ValueError: parameters became NaN, or a vector has another length. The previous parameters are kept.
@@ -152,6 +152,7 @@ class _Moments:
         # The state when its vectors were made: which objects it had.
         self._found: list[int] | None = None
         self._entries: list[dict[str, Any]] = []
+        self._is_whole = False  # whether PyTorch has all of it
         self._vectors: dict[str, Vector] = {}
 
     def read(self) -> Any:
@@ -174,14 +175,13 @@ class _Moments:
 
     def write(self, state: Any) -> None:
         """Write a state, and create what the optimizer lacks, as PyTorch would."""
-        self._find()
         leaves = dict(zip(self._names, jax.tree.leaves(state), strict=True))
-        if any(each.get(name) is None for each in self._entries for name in self._names):
+        if is_new := not self._is_whole:
             create_state(self._optimizer, self._params.tensors, self._names)
             self._find()
         for name, leaf in leaves.items():
             if name != "step":
-                self._vectors[name].write(np.asarray(leaf))
+                self._vectors[name].write(np.asarray(leaf), as_read=not is_new)
         if "step" in leaves:
             self._write_count(np.asarray(leaves["step"]).item())
 
@@ -196,6 +196,7 @@ class _Moments:
             return
         state = self._optimizer.state
         self._entries = [state.get(parameter, {}) for parameter in self._params.tensors]
+        self._is_whole = all(each.get(name) is not None for each in self._entries for name in self._names)
         self._vectors = {}
         for name in self._names:
             kept = [each for entry in self._entries if isinstance(each := entry.get(name), torch.Tensor)]
@@ -212,13 +213,13 @@ class _Moments:
     def _counts(self) -> list[int]:
         if "step" in self._vectors:
             vector = self._vectors["step"]
-            return [int(part[0]) for part in vector.parts(vector.read())]
+            return [int(each) for each in {*vector.first_of_each(vector.read())}]
         return [int(entry.get("step", 0)) for entry in self._entries]
 
     def _write_count(self, count: int) -> None:
         if "step" in self._vectors:
             vector = self._vectors["step"]
-            vector.write(np.full_like(vector.read(), count))
+            vector.write(np.full(vector.length, count, np.float32), as_read=True)
             return
         for entry in self._entries:  # of RMSpropTFLike, which counts with a number
             entry["step"] = count

@@ -25,16 +25,16 @@ from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
 from bridge.translate.policies.exported_network import keeps_changing
 from bridge.translate.policies.off_policy import (
+    acting_part,
     acting_tensors,
     export_actor,
     export_off_policy,
     learned_tensors,
     network_names,
-    network_parameters,
 )
 from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.pytorch.optimizers import export_optimizer
-from bridge.translate.pytorch.vectors import Vector, flatten
+from bridge.translate.pytorch.vectors import Vector
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import WrappedEnv
@@ -90,18 +90,24 @@ class Plan:
     # What the plan was made for, to notice when that changes.
     _inputs: tuple[object, ...] = ()
     _snapshot: Snapshot | None = None
-    # The compiled updates. Finding one by the contents of a network takes a tenth of the time of an update.
-    _compiled: dict[bool, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    _acting: Snapshot | None = None  # of the part of the policy that acts
+    # Compiled functions. Finding one by the contents of a network takes a tenth of the time of an update.
+    _compiled: dict[bool | str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
     def compiled_update(self, make: Callable[..., Any], sequential: bool) -> Callable[..., Any]:
         """Return the compiled update that `make` makes for the network and its optimizers, made once.
 
         If `sequential`, XLA runs one kernel after the other.
         """
-        if sequential not in self._compiled:
-            assert self.learner is not None
-            self._compiled[sequential] = make(self.network, tuple(self.learner.exported.items()), sequential)
-        return self._compiled[sequential]
+        assert self.learner is not None
+        optimizers = tuple(self.learner.exported.items())
+        return self.compiled(sequential, lambda: make(self.network, optimizers, sequential))
+
+    def compiled(self, key: bool | str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """Return the compiled function that `make` makes, made once for each key."""
+        if key not in self._compiled:
+            self._compiled[key] = make()
+        return self._compiled[key]
 
     @property
     def collects(self) -> bool:
@@ -132,7 +138,7 @@ class Plan:
 
     def acts_as_planned(self, policy: object) -> bool:
         """Return whether a policy computes what `actor` computes, whatever its weights are."""
-        return policy is self._inputs[1] and self._snapshot is not None and self._snapshot.is_current(learns=False)
+        return policy is self._inputs[1] and self._acting is not None and self._acting.is_current(learns=False)
 
     def is_current(self, algorithm: Algorithm, env: VecEnv | None) -> bool:
         """Return whether a plan made now would be this one. User code may have changed anything in between."""
@@ -189,7 +195,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     if has_own_methods(buffer):
         plan.reasons.append("A method of the rollout buffer object was replaced.")
         return
-    plan._snapshot = Snapshot(policy)
+    plan._snapshot = plan._acting = Snapshot(policy)
     try:
         _require_faster(algorithm)
         plan._snapshot.require_whole()
@@ -228,7 +234,10 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         _require_faster(algorithm)
         plan._snapshot.require_whole()
         network = export_actor(policy)
-        plan.actor = Actor(network, acting_tensors(policy, network))
+        plan.actor, plan._acting = (
+            Actor(network, acting_tensors(policy, network)),
+            Snapshot(policy, [acting_part(policy)]),
+        )
         plan.mode = Mode.ACTING
         plan.network = export_off_policy(policy, plan.actor.network)  # type: ignore[arg-type]
         for name in network_names(policy):  # SB3's `train` uses the networks of the model
@@ -329,14 +338,6 @@ def _require_divisible(algorithm: Any, wrapped_env: WrappedEnv) -> None:
         algorithm._settings_now().check_devices(mesh.size, wrapped_env.base.num_envs)
     except ValueError as error:
         raise NotCompilable(f"The devices cannot share the work equally: {error}") from error
-
-
-def flatten_networks(algorithm: Any) -> None:
-    """Give the parameters of each network that may be compiled one memory, as vectors that compiled functions read."""
-    policy = algorithm.policy
-    if algorithm.engine != "torch" and not is_slower_compiled(policy):
-        is_on_policy = isinstance(algorithm, OnPolicyAlgorithm)
-        flatten([[*policy.parameters()]] if is_on_policy else network_parameters(policy))
 
 
 def _require_faster(algorithm: Any) -> None:

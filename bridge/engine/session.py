@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.engine.acting import forget_graph
 from bridge.engine.callbacks.known import looks
 from bridge.engine.plan import Plan, make_plan
-from bridge.engine.user_code.overrides import inner_environments, run_elsewhere
+from bridge.engine.user_code.overrides import inner_environments, run_no_user_code
 from bridge.engine.user_code.signals import Signals
 from bridge.sb3 import Algorithm
 
@@ -53,7 +53,7 @@ class Session:
     def training(self, callback: BaseCallback, env: VecEnv | None) -> Iterator[None]:
         """Run our own training loop. Where it calls code that is not known, it says so with `forget`."""
         was = self.runs_user_code, self._is_training
-        self.runs_user_code, self._is_training = looks(callback) or not run_elsewhere(env), True
+        self.runs_user_code, self._is_training = looks(callback) or not run_no_user_code(env), True
         self.forget()
         try:
             with self.signals.taken_over():

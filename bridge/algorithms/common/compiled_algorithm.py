@@ -27,13 +27,14 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
 from bridge.configuration import without_dynamo
-from bridge.engine.plan import Plan, flatten_networks, require_engine
+from bridge.engine.plan import Plan, is_slower_compiled, require_engine
 from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import Session
 from bridge.environment_ids import is_jax_id
 from bridge.factory import make_vec_env
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.randomness import get_random_state, key_data
+from bridge.translate.policies.off_policy import flatten_networks
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.compilation.cache import configure_by_default
@@ -45,7 +46,7 @@ F = TypeVar("F", bound=Callable[..., None])
 # Attributes of a model that belong to this process only. They are neither saved nor pickled.
 NOT_SAVED = (
     *("_own_session", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout"),
-    *("_collects_on_jax", "_on_jax", "_has_begun", "_masks", "metrics"),
+    *("_collects_on_jax", "_steps_on_jax", "_settings_on_jax", "_on_jax", "_has_begun", "_masks", "metrics"),
     *("_compiled_before", "_compiled_so_far", "_recorded_at"),
 )
 
@@ -228,7 +229,8 @@ class CompiledAlgorithm(BaseAlgorithm):
         self._require_dicts_for_multi_input()
         with without_dynamo():
             super()._setup_model()  # type: ignore[safe-super]
-        flatten_networks(self)
+        if self.engine != "torch" and not is_slower_compiled(self.policy):
+            flatten_networks(self.policy)
         if key is not None:
             self.key = key
 

@@ -1,8 +1,7 @@
 """Base class of the off-policy algorithms: compiled acting, storing and updating instead of SB3's loops.
 
 On JAX environments all three are one compiled function, which runs until a callback needs a step. On any other
-environment acting is a compiled function, called in each step, and the updates that fall due together are another. If a
-callback looks, SB3's own loop runs, with the same two functions.
+environment, and where a callback looks, acting is a compiled function, called in each step, and updates are another.
 """
 
 from __future__ import annotations
@@ -22,17 +21,16 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
-from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer
+from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer, require_weights_known
 from bridge.engine.acting import Actor
 from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.engine.callbacks.known import looks, needs_rollouts, steps_until_needed
-from bridge.engine.callbacks.taken_steps import count_steps
-from bridge.engine.off_policy import host_loop, on_jax
+from bridge.engine.callbacks.taken_steps import after_step, count_steps
+from bridge.engine.off_policy import host_loop, jax_steps
 from bridge.engine.off_policy.compiled_training import most_steps, run_steps
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.runtime import keep_freed_memory
 from bridge.engine.update import update_from_samples
-from bridge.errors import NotCompilable
 from bridge.randomness import get_random_state
 from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer
 from bridge.sb3 import Infos
@@ -40,8 +38,6 @@ from bridge.translate.action_noise import export_noise_if_known, noise_state, wr
 from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
-# SB3's message.
-COLLECTS_NOTHING = "Should at least collect one step or episode."
 # On the host, at most this many gradient steps run in one compiled function.
 MOST_TOGETHER = 128
 # Added to errors that become priorities, so that every transition can still be drawn.
@@ -55,8 +51,10 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     _iteration = 0
     _step_of_iteration = 0
     _update_is_due = False
-    # Whether SB3's loop collects on JAX environments, with the draws and the store of the compiled function.
+    # Whether SB3's loop collects on JAX environments; the steps of its iteration so far; the settings, also in JAX.
     _collects_on_jax = False
+    _steps_on_jax = 0
+    _settings_on_jax: tuple[OffPolicySettings, OffPolicySettings] | None = None
     # Whether SB3's `train` counts each update before it samples for it, rather than all updates at its end.
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False
 
@@ -128,7 +126,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
 
     def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
         if getattr(self.train, "__func__", None) is CompiledOffPolicyAlgorithm.train:
-            self._require_weights_known()  # fail now rather than at the first update
+            # Fail now rather than at the first update.
+            require_weights_known(self.replay_buffer, self._current_plan(self.env))
         pace, can_continue = Pace(), True
         try:
             while can_continue and (self.num_timesteps < total_timesteps or self._step_of_iteration):
@@ -163,15 +162,16 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self._update_is_due = False
             return
         with self._session.signals.waiting():
-            metrics, num_updated = on_jax.update(self, plan)
+            metrics, num_updated = jax_steps.update(self, plan)
             self._update_is_due = False
             self._record_trained(metrics, num_updated, plan, 0)
 
     def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
         """Run one iteration of SB3's `learn`."""
         self._update_if_due()  # left by the compiled function before
-        # If the mode has changed within an iteration, this runs only the rest of it.
-        taken = self._step_of_iteration
+        taken = self._step_of_iteration  # if the mode has changed within an iteration, this runs only the rest of it
+        if self._steps_on_jax:  # an iteration was interrupted
+            self._begin_iteration()
         assert self.env is not None
         rollout = self.collect_rollouts(
             self.env,
@@ -198,9 +198,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         """Run the compiled function until the callback needs a step, and count its steps. Return False to stop."""
         train_freq, num_envs, begun = self._frequency.frequency, self.n_envs, self._step_of_iteration
         self._random_before_rollout = None  # it belongs to rollouts on the host
-        assert train_freq > 0, COLLECTS_NOTHING
-        has_hooks = needs_rollouts(callback)
-        if has_hooks and begun == 0:
+        assert train_freq > 0, "Should at least collect one step or episode."
+        if (has_hooks := needs_rollouts(callback)) and begun == 0:
             self._update_if_due()  # as SB3 does before a rollout starts
             callback.on_rollout_start()
             self._session.forget()
@@ -224,7 +223,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
                 results = run_steps(self, plan, steps, episodes)
             last_update = results.count - 1 - (begun + results.count - 1) % train_freq
             self._record_trained(results.metrics, results.num_updated, plan, last_update)
-            after = functools.partial(self._after_step, log_interval)
+            after = functools.partial(after_step, self, log_interval)
             if not count_steps(self, self._session, callback, results.wrapped_env, results.steps, after):
                 return False
         if has_hooks and self._step_of_iteration == 0:
@@ -233,15 +232,6 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         if self.learning_starts != learning_starts and self._step_of_iteration == 0:  # a callback has changed it
             self._update_is_due = self.num_timesteps > self.learning_starts and self.gradient_steps != 0
         return True
-
-    def _after_step(self, log_interval: int | None, num_ended: int) -> None:
-        """Do what SB3's loop does after a step and its callback."""
-        self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-        self._count_step()
-        for _ in range(num_ended):
-            self._episode_num += 1
-            if log_interval is not None and self._episode_num % log_interval == 0:
-                self.dump_logs()
 
     def _record_trained(self, metrics: dict[str, float], num_updated: int, plan: Plan, last_update: int) -> None:
         """Log the last update of a compiled function, and set its learning rate where SB3 sets it.
@@ -268,8 +258,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
 
     def _begin_iteration(self) -> None:
         # A new number, because an iteration that was cut short must not draw the same random numbers again.
-        self._iteration += self._step_of_iteration > 0
-        self._step_of_iteration, self._update_is_due = 0, False
+        self._iteration += self._step_of_iteration > 0 or self._steps_on_jax > 0
+        self._step_of_iteration, self._steps_on_jax, self._update_is_due = 0, 0, False
 
     def _progress(self) -> tuple[Progress, np.ndarray | None, np.ndarray]:
         """Return where training is, for the compiled function; the state of the action noise; and the key's data."""
@@ -301,7 +291,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         log_interval: int | None = None,
     ) -> RolloutReturn:
         """Collect a rollout as SB3 does, with one compiled function that acts in each step if the policy allows it."""
-        assert train_freq.frequency > 0, COLLECTS_NOTHING
+        assert train_freq.frequency > 0, "Should at least collect one step or episode."
         plan = self._current_plan(self.env)
         given = train_freq, replay_buffer, action_noise, learning_starts, log_interval
         # With state-dependent exploration SB3 draws before it calls callbacks, which may save a checkpoint.
@@ -326,8 +316,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         is_random = self.num_timesteps < learning_starts and not self._collects_on_jax
         is_planned = not is_random and (session.is_known or plan.acts_as_planned(self.policy))
         if is_planned and self._collects_on_jax:
-            action = on_jax.sample_action(self, plan)
-            self._step_of_iteration += 1
+            action = jax_steps.sample_action(self, plan, self._steps_on_jax)
+            self._steps_on_jax += 1
         elif is_planned and not self.use_sde:
             if not session.is_known:
                 plan.actor.refresh()
@@ -359,7 +349,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     ) -> None:
         plan = self._session.plan
         if self._collects_on_jax:
-            on_jax.store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos)
+            jax_steps.store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos)
             return None
         if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.user_code:
             return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
@@ -368,30 +358,13 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         self._last_original_obs, self._last_obs = self._last_obs, new_obs
         return None
 
-    def _require_weights_known(self) -> None:
-        """Check that updates use the importance weights of a buffer with priorities.
-
-        Raises:
-          NotCompilable: updates are SB3's, which ignore weights.
-        """
-        plan = self._current_plan(self.env)
-        if plan.learner is None and isinstance(self.replay_buffer, PrioritizedReplayBuffer):
-            raise NotCompilable(
-                (
-                    "A PrioritizedReplayBuffer requires compiled updates, because SB3's train() ignores importance "
-                    "weights. Override train() to apply the weights yourself, or change what keeps the updates from "
-                    "being compiled: "
-                )
-                + " ".join(plan.reasons)
-            )
-
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """Update the networks as SB3's `train`, in one compiled function if the policy and its optimizers allow it."""
         if batch_size is None:
             batch_size = inspect.signature(super().train).parameters["batch_size"].default
         plan, buffer = self._current_plan(self.env), self.replay_buffer
         if plan.learner is None or buffer is None:
-            self._require_weights_known()
+            require_weights_known(buffer, plan)
             if self.engine == "auto" and self.device.type == "cpu":
                 keep_freed_memory()
             return super().train(gradient_steps, batch_size)

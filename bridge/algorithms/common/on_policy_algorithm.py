@@ -28,7 +28,7 @@ from bridge.engine.callbacks.known import looks, needs_rollouts, steps_until_nee
 from bridge.engine.callbacks.taken_steps import count_steps
 from bridge.engine.on_policy import compiled_training, sb3_loop
 from bridge.engine.on_policy.host_loop import HostRollout, can_evaluate_later
-from bridge.engine.on_policy.on_jax import OnJax
+from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.runtime import compile_meanwhile, keep_freed_memory
 from bridge.engine.update import rollout_update, update_from_rollout

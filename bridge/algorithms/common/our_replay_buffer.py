@@ -9,7 +9,9 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from bridge.algorithms.common.compiled_algorithm import SavePath
-from bridge.replay import HerReplayBuffer, ReplayBuffer
+from bridge.engine.plan import Plan
+from bridge.errors import NotCompilable
+from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from bridge.replay.data import portable
 from bridge.sb3 import SB3S_BUFFERS, NStepReplayBuffer
 
@@ -76,3 +78,17 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
         if self.engine != "torch" and type(self.replay_buffer) in SB3S_BUFFERS:
             ours: Any = HerReplayBuffer if type(self.replay_buffer) is SB3sHerReplayBuffer else ReplayBuffer
             self.replay_buffer = ours.from_sb3(self.replay_buffer)
+
+
+def require_weights_known(buffer: Any, plan: Plan) -> None:
+    """Check that updates use the importance weights of a buffer with priorities.
+
+    Raises:
+      NotCompilable: updates are SB3's, which ignore weights.
+    """
+    if plan.learner is None and isinstance(buffer, PrioritizedReplayBuffer):
+        raise NotCompilable(
+            "A PrioritizedReplayBuffer requires compiled updates, because SB3's train() ignores importance weights. "
+            "Override train() to apply the weights yourself, or change what keeps the updates from being compiled: "
+            + " ".join(plan.reasons)
+        )

@@ -18,7 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from bridge.engine.callbacks.known import shows_ends
 from bridge.engine.session import Session
 from bridge.engine.steps import StepBatch
-from bridge.sb3 import Algorithm, Infos
+from bridge.sb3 import Algorithm, Infos, OffPolicy
 from bridge.vec_env.infos import ended_infos, update_reset_infos
 from bridge.wrappers import WrappedEnv
 
@@ -113,3 +113,17 @@ def _count_unseen(algorithm: Algorithm, callback: BaseCallback, wrapped_env: Wra
             return False
     algorithm._update_info_buffer(infos.infos, np.ones(len(infos.infos), bool))
     return True
+
+
+def after_step(algorithm: OffPolicy, log_interval: int | None, num_ended: int) -> None:
+    """Do what SB3's off-policy loop does after a step and its callback.
+
+    Args:
+      num_ended: how many episodes ended in the step.
+    """
+    algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
+    algorithm._count_step()
+    for _ in range(num_ended):
+        algorithm._episode_num += 1
+        if log_interval is not None and algorithm._episode_num % log_interval == 0:
+            algorithm.dump_logs()

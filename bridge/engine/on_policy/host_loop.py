@@ -19,7 +19,7 @@ from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
 from bridge.engine.session import Session
-from bridge.engine.user_code.overrides import BETWEEN_ROLLOUTS, keeps_observations, run_elsewhere
+from bridge.engine.user_code.overrides import BETWEEN_ROLLOUTS, keeps_observations, run_no_user_code
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import Infos, OnPolicy
 from bridge.vec_env.actions import as_sb3_gives
@@ -40,7 +40,7 @@ def can_evaluate_later(plan: Plan, env: VecEnv) -> bool:
     Not if code of the user is called in the steps, or if environments may overwrite their observations.
     """
     assert plan.params is not None
-    is_small = plan.params.length <= MOST_WATCHED or run_elsewhere(env)
+    is_small = plan.params.length <= MOST_WATCHED or run_no_user_code(env)
     return is_small and keeps_observations(env) and BETWEEN_ROLLOUTS.issuperset(plan.user_code)
 
 
@@ -72,7 +72,7 @@ class HostRollout:
         self._algorithm, self._session, self._plan, self._env = algorithm, session, plan, env
         self._callback, self._buffer = callback, buffer
         self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
-        self._runs_user_code, self._shows_ends, self._is_quiet = not run_elsewhere(env), shows_ends(callback), False
+        self._runs_user_code, self._shows_ends, self._is_quiet = not run_no_user_code(env), shows_ends(callback), False
         # Last observations of truncated episodes: step, environment, observation, recurrent state.
         self._truncated: list[tuple[int, int, Any, Any]] = []
 
@@ -136,7 +136,7 @@ class HostRollout:
             algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
         if rest:  # PyTorch has acted
             self._buffer.values[step], self._buffer.log_probs[step] = rest
-        elif self._runs_user_code or self._shows_ends:
+        elif self._runs_user_code or (self._shows_ends and ended):
             self._watch(step)
         return True
 

@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import EvaluatingActor, NoiseSource
 from bridge.engine.lstm_state import of_states, to_states
-from bridge.engine.on_policy.on_jax import OnJax
+from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.session import Session
 from bridge.sb3 import OnPolicy
@@ -99,6 +99,8 @@ class _Acting:
             tensors = sb3s(obs, device)
             if self._left > 0:  # not for the values after the last step
                 self._left -= 1
+                if self._on_jax is not None:
+                    self._on_jax.step += 1
                 self._armed = tensors
                 if not self._masks_follow:
                     self._arm()
@@ -153,10 +155,10 @@ class _Acting:
         elif (masks := further.get("action_masks")) is not None:
             observation = Masked(observation, np.asarray(masks).reshape(self._env.num_envs, -1))
         self._actor.refresh()
-        noise = self._draw(self._env.num_envs) if self._on_jax is None else self._on_jax.noise()
+        noise = self._draw(self._env.num_envs) if self._on_jax is None else self._on_jax.noise(self._on_jax.step)
         action, _, value, log_prob, *memory = self._actor.act_and_evaluate(observation, noise)
         if self._on_jax is not None:
-            self._on_jax.acted(value)
+            self._on_jax.acted(self._on_jax.step, value)
         return self._as_tensors(action, value, log_prob, memory)
 
     def _as_tensors(self, action: np.ndarray, value: np.ndarray, log_prob: np.ndarray, memory: list[Any]) -> Any:

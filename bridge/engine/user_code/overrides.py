@@ -11,9 +11,10 @@ import functools
 import math
 import types
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from stable_baselines3.common import utils
 from stable_baselines3.common.logger import (
     CSVOutputFormat,
@@ -22,6 +23,7 @@ from stable_baselines3.common.logger import (
     Logger,
     TensorBoardOutputFormat,
 )
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecVideoRecorder
@@ -70,6 +72,9 @@ KEEPS_OBSERVATIONS = (
     *(SerialVecEnv, GymVecEnv, NativeVecEnv, ProcessVecEnv, JaxVecEnv),
     *(DummyVecEnv, SubprocVecEnv),
 )
+SERIAL = (SerialVecEnv, DummyVecEnv)
+# Others, such as TransformObservation, call functions of users.
+GYMNASIUM_WRAPPERS = (TimeLimit, OrderEnforcing, PassiveEnvChecker, Monitor)
 ELSEWHERE = (JaxVecEnv, WorkerVecEnv, ProcessVecEnv, SubprocVecEnv)
 SCHEDULES = tuple(
     getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
@@ -101,7 +106,7 @@ def names_of_user_code(algorithm: object, env: VecEnv | None) -> tuple[str, ...]
     schedules...
 
     Three kinds of user code are not included, because other modules handle them: callbacks (`callback_schedule`),
-    environments (`run_elsewhere`), and networks (`Snapshot`).
+    environments (`run_no_user_code`), and networks (`Snapshot`).
     """
     names = [*_own_methods(algorithm)]
     if not _is_known_logger(vars(algorithm).get("_logger")):
@@ -160,13 +165,24 @@ def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:
     yield env
 
 
-def run_elsewhere(env: VecEnv | None) -> bool:
-    """Return whether no code of the environments can run in this process between two compiled functions.
+def run_no_user_code(env: VecEnv | None) -> bool:
+    """Return whether no code of users runs in this process when the environments are stepped.
 
-    JAX environments are compiled, and other processes cannot reach the model.
+    JAX environments are compiled, other processes cannot reach the model, and Gymnasium's own environments, with the
+    wrappers that `gymnasium.make` and SB3 put around them, do not know it.
     """
     *_, inner = inner_environments(env)
-    return inner is None or (type(inner) in ELSEWHERE and not has_own_methods(inner))
+    if inner is None or (type(inner) in ELSEWHERE and not has_own_methods(inner)):
+        return True
+    if type(inner) not in SERIAL or has_own_methods(inner):
+        return False
+    return all(map(_is_gymnasiums, cast(DummyVecEnv, inner).envs))
+
+
+def _is_gymnasiums(env: Any) -> bool:
+    while type(env) in GYMNASIUM_WRAPPERS and not has_own_methods(env):
+        env = env.env
+    return type(env).__module__.startswith("gymnasium.envs.") and not has_own_methods(env)
 
 
 def keeps_observations(env: VecEnv | None) -> bool:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object]
-# The signals for which programs have handlers: of Ctrl-C, and those with which clusters announce that a job is to end.
+# The signals for which scripts have handlers: of Ctrl-C, and those with which clusters announce that a job is to end.
 # Windows has fewer.
 NUMBERS = [
     getattr(signal, name)

@@ -345,6 +345,11 @@ class RingReplayBuffer(SB3Attributes):
         self._is_lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(replay) if isinstance(leaf, jax.Array))
         self._ring, self._device_store = None, None if self._is_lost else replay
 
+    @property
+    def is_on_device(self) -> bool:
+        """True if the data is in the store on the device."""
+        return self._device_store is not None
+
     def add_on_device(self, *step: Any) -> None:
         """Store one step of all environments in the store on the device: the arguments of `Replay.add`."""
         store, self._device_store = self._device_store, None

@@ -25,6 +25,7 @@ from bridge.translate.policies.off_policy_networks import (
 from bridge.translate.policies.on_policy import export_policy, require_sb3s_predict
 from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
 from bridge.translate.pytorch.tracing import RENORMALIZATION, STATISTICS
+from bridge.translate.pytorch.vectors import flatten
 
 Tensors = dict[str, list[torch.Tensor]]
 
@@ -145,10 +146,13 @@ def own_parameters(network: nn.Module) -> list[torch.Tensor]:
     return [each for name, each in network.named_parameters() if not (shares and name.startswith(EXTRACTOR))]
 
 
-def network_parameters(policy: BasePolicy) -> list[list[torch.Tensor]]:
-    """Return the parameters that are in each vector of a policy; none if it has no translation."""
+def flatten_networks(policy: BasePolicy) -> None:
+    """Give the parameters of each network one memory, as vectors that compiled functions read: see `Vector`."""
     kind = _kind_of(policy)
-    return [] if kind is None else [*_parameters(policy, kind).values()]
+    if kind is not None:
+        flatten(_parameters(policy, kind).values())
+    elif isinstance(policy, ActorCriticPolicy) or is_maskable(policy):
+        flatten([[*policy.parameters()]])
 
 
 def _parameters(policy: BasePolicy, kind: Kind) -> Tensors:

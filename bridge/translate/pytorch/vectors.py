@@ -40,9 +40,10 @@ class Vector:
         is_plain = moves and all(tensor.dtype is torch.float32 for tensor in self.tensors)
         starts = aligned(self.sizes) if is_plain else [*itertools.accumulate(self.sizes, initial=0)][:-1]
         self._slices = [slice(start, start + size) for start, size in zip(starts, self.sizes)]
-        self.length = self._slices[-1].stop
+        self._starts, self.length = np.array(starts), self._slices[-1].stop
         # The numbers of tensors that are not all in one memory.
         self._copy: np.ndarray | None = None
+        self._is_there = False  # at the last `read`
         self._addresses: list[int] = []
         memory = _MEMORY.get(self.tensors[0].data_ptr())
         if memory is not None and memory.dtype == np.float32 and memory.shape == (self.length,):
@@ -73,7 +74,8 @@ class Vector:
 
     def read(self) -> np.ndarray:
         """Return the vector: the memory of the tensors, or a copy that is valid until the next call."""
-        if self.is_in_place():
+        self._is_there = self.is_in_place()
+        if self._is_there:
             return self._memory
         if self._copy is None:
             self._copy = np.zeros_like(self._memory)
@@ -83,14 +85,17 @@ class Vector:
             self._copy[part] = numbers
         return self._copy
 
-    def write(self, vector: np.ndarray) -> None:
+    def write(self, vector: np.ndarray, as_read: bool = False) -> None:
         """Write a vector into the tensors.
+
+        Args:
+          as_read: whether no code has run since the last `read` that could have moved the tensors.
 
         Raises:
           ValueError: the vector has another length. Nothing has changed.
         """
         self.require_length(vector)
-        if self.is_in_place():
+        if self._is_there if as_read else self.is_in_place():
             np.copyto(self._memory, vector)
             return
         # Copied first, because torch warns of read-only arrays, such as JAX's.
@@ -102,6 +107,11 @@ class Vector:
         """Raise a ValueError if a vector has another length."""
         if vector.shape != (self.length,):
             raise ValueError(f"The vector must have {self.length} numbers, got the shape {vector.shape}.")
+
+    def first_of_each(self, vector: np.ndarray) -> list[float]:
+        """Return the first number of each tensor in a vector."""
+        firsts: list[float] = vector[self._starts].tolist()
+        return firsts
 
     def parts(self, vector: np.ndarray) -> list[np.ndarray]:
         """Return the parts of a vector that belong to the tensors, which leaves out the gaps."""

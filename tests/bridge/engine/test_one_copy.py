@@ -17,7 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 import bridge
-from bridge.engine.plan import flatten_networks
+from bridge.translate.policies.off_policy import flatten_networks
 from bridge.translate.pytorch.vectors import Vector, flatten, is_alone
 from tests.bridge.algorithms.user_code.own_code_models import HostCounter, make, make_on_policy
 from tests.tiers import tiered
@@ -110,7 +110,6 @@ def test_an_earlier_state_dict_follows():
     model = network()
     kept = model.state_dict()
     assert holds(model, kept)
-    flatten_networks(model_of("PPO"))  # others move all the same
 
 
 def test_tied_parameters_stay_tied():
@@ -228,8 +227,7 @@ def test_stocks_own_code_computes_the_same_bits_with_moved_weights(name, size):
     for moves in (False, True):
         model = getattr(stable_baselines3, name)("MlpPolicy", Box(size), seed=0, device="cpu", **settings)
         if moves:
-            model.engine = "auto"
-            flatten_networks(model)
+            flatten_networks(model.policy)
             assert not next(model.policy.parameters()).untyped_storage().resizable()
         models.append(model.learn(48))
     for stock, moved in zip(*(model.policy.state_dict().values() for model in models), strict=True):

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from bridge.translate.policies.on_policy import export_policy
-from bridge.translate.pytorch.modules import export_module, read_parameters, write_parameters
+from bridge.translate.pytorch.modules import export_module, read_parameters
+from bridge.translate.pytorch.vectors import Vector
 from tests.bridge.translate.policies.networks import make
 
 ACTIVATIONS = [
@@ -153,7 +154,7 @@ def test_writing_what_was_read_changes_no_bit():
         for parameter in other.parameters():
             parameter.zero_()
     pointers = [parameter.data_ptr() for parameter in other.parameters()]
-    write_parameters(other.parameters(), jnp.asarray(read_parameters(policy.parameters())))
+    Vector(other.parameters()).write(Vector(policy.parameters()).read())
     assert all(torch.equal(a, b) for a, b in zip(policy.parameters(), other.parameters()))
     assert [parameter.data_ptr() for parameter in other.parameters()] == pointers
 
@@ -168,7 +169,6 @@ def test_what_was_read_has_its_own_memory():
 
 
 def test_writing_refuses_another_number_of_parameters():
-    policy = make()
-    size = read_parameters(policy.parameters()).size
-    with pytest.raises(ValueError, match=rf"vector of {size} numbers, got the shape \({size + 1},\)"):
-        write_parameters(policy.parameters(), np.zeros(size + 1))
+    vector = Vector(make().parameters())
+    with pytest.raises(ValueError, match=rf"must have {vector.length} numbers, got the shape \({vector.length + 1},\)"):
+        vector.write(np.zeros(vector.length + 1, np.float32))

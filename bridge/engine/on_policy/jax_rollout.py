@@ -34,6 +34,9 @@ class OnJax:
       plan: of the rollout.
       n_steps: its length.
       callback: SB3's loop has written its locals there when an episode ends.
+
+    Attributes:
+      step: the number of the step that is being taken.
     """
 
     def __init__(self, algorithm: OnPolicy, plan: Plan, n_steps: int, callback: BaseCallback) -> None:
@@ -44,25 +47,26 @@ class OnJax:
         self._begun_with: tuple[np.ndarray, float] | None = None
         self._functions = _compiled_functions(plan.network)
         self._noise: Any = None
-        self._values: list[np.ndarray] = []
+        self._values = np.full((n_steps, algorithm.n_envs), np.nan, np.float32)
+        self.step = -1
         # Of each step in which a time limit ended episodes: the rewards, and the last observations by environment.
         self._truncated: dict[int, tuple[np.ndarray, dict[int, Any]]] = {}
 
-    def noise(self) -> Any:
-        """Return the noise of the next step."""
+    def noise(self, step: int) -> Any:
+        """Return the noise of a step."""
         if self._noise is None:  # only now, as a checkpoint that is saved as the rollout starts has the key from before
             algorithm = self._algorithm
             key, noise = self._functions[0](
                 self._params.read(), self._seen(), algorithm.key, self._n_steps, algorithm._steps_of_same_noise()
             )
             algorithm.key, self._noise = np.array(key), np.asarray(noise)
-        return self._noise[len(self._values)]
+        return self._noise[step]
 
-    def acted(self, values: np.ndarray) -> None:
+    def acted(self, step: int, values: np.ndarray) -> None:
         """Note the values of a step, to see later whether a callback has changed them, or what computed them."""
         if self._begun_with is None:
             self._begun_with = np.array(self._params.read()), self._algorithm.gamma
-        self._values.append(values)
+        self._values[step] = values
 
     def ended(self, infos: Infos, dones: np.ndarray) -> None:
         """Note where a time limit ended episodes, before SB3's loop adds values of PyTorch to their rewards."""
@@ -72,7 +76,7 @@ class OnJax:
             if infos[index].get("TimeLimit.truncated", False)
         }
         if last and "rewards" in self._callback.locals:
-            self._truncated[len(self._values) - 1] = np.array(self._callback.locals["rewards"]), last
+            self._truncated[self.step] = np.array(self._callback.locals["rewards"]), last
 
     def finish(self, buffer: RolloutBuffer) -> None:
         """Compute values, advantages and returns as the compiled rollout does.
@@ -106,7 +110,7 @@ class OnJax:
             return False
         params, gamma = self._begun_with
         is_same = gamma == self._algorithm.gamma and np.array_equal(params, self._params.read())
-        return is_same and np.array_equal(np.stack(self._values), buffer.values)
+        return is_same and np.array_equal(self._values, buffer.values)
 
     def _seen(self) -> Any:
         """Return what the policy sees next."""

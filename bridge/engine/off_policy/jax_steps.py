@@ -26,19 +26,44 @@ from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Nois
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 
-def sample_action(algorithm: OffPolicy, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Return the actions that the environments take, and those that are stored, as the compiled training acts."""
+def sample_action(algorithm: OffPolicy, plan: Plan, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the actions that the environments take, and those that are stored, as the compiled training acts.
+
+    Args:
+      step: the number of the step in the iteration.
+    """
     assert plan.learner is not None
-    settings = algorithm._settings_now()
+    kept = algorithm._settings_on_jax
+    # In the middle of an iteration, SB3's loop does not read them again either.
+    settings = settings_on_device(algorithm) if step == 0 or kept is None else kept[1]
     progress, action_noise, key = algorithm._progress()
     rate = algorithm._exploration_rates(np.array([algorithm._current_progress_remaining]))[0]
-    act = _acting_function(plan.network)
-    results = act(settings, rate, plan.learner.acting(), algorithm._last_obs, action_noise, progress, key)
+    act = plan.compiled("act", lambda: _acting_function(plan.network))
+    results = act(
+        settings,
+        rate,
+        plan.learner.acting(),
+        algorithm._last_obs,
+        action_noise,
+        progress,
+        step,
+        key,
+    )
     action, env_action, action_noise = (None if each is None else np.array(each) for each in results)
     write_noise_state(algorithm.action_noise, action_noise)
     if plan.network.head.kind != "box":
         action = env_action = action.astype(np.int64)  # type: ignore[union-attr]
     return env_action, action  # type: ignore[return-value]
+
+
+def settings_on_device(algorithm: OffPolicy) -> OffPolicySettings:
+    """Return the current settings as JAX arrays, made again only if they have changed: they are some twenty numbers."""
+    now, kept = algorithm._settings_now(), algorithm._settings_on_jax
+    # Those of an action noise are arrays, which have no equality.
+    if kept is None or now.action_noise is not None or kept[0] != now:
+        kept = now, jax.device_put(now)
+        algorithm._settings_on_jax = kept
+    return kept[1]
 
 
 def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
@@ -53,16 +78,17 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
     wrapped_env, learner, buffer = plan.wrapped_env, plan.learner, algorithm.replay_buffer
     assert wrapped_env is not None
     assert learner is not None
-    settings = algorithm._settings_now()
+    settings = settings_on_device(algorithm)
     if settings.hindsight is not None:
         buffer.require_whole_episode()  # as SB3 does
     progress, _, key = algorithm._progress()
     state = read_learner(learner, algorithm._n_updates)
     replay = buffer.to_device(algorithm._last_obs, rows_to_come(algorithm))
     rate = schedules(algorithm, 0, 1).learning[0]
-    function = _updating_function(plan.network, tuple(learner.exported.items()))
-    state, metrics, is_ready = function(
-        settings, rate, learner.settings(), state, replay, wrapped_env.base.venv, algorithm._last_obs, progress, key
+    venv = None if settings.hindsight is None else wrapped_env.base.venv  # whose reward hindsight computes
+    run = plan.compiled("update", lambda: _updating_function(plan.network, tuple(learner.exported.items())))
+    state, metrics, is_ready = run(
+        settings, rate, learner.settings(), state, replay, venv, algorithm._last_obs, progress, key
     )
     if not np.asarray(is_ready):
         return {}, 0
@@ -82,13 +108,13 @@ def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers
         numbers: Numbers,
         learner: LearnerState,
         replay: Replay,
-        venv: VectorEnv,
+        venv: VectorEnv | None,
         observation: Any,
         progress: Progress,
         key_data: jax.Array,
     ) -> tuple[LearnerState, dict[str, jax.Array], jax.Array]:
         dtype = jax.tree.leaves(learner.params)[0].dtype
-        compute_reward = None if settings.hindsight is None else require_goals(venv.first_env)
+        compute_reward = None if venv is None else require_goals(venv.first_env)
         own = Iteration(policy, transformations(optimizers, numbers), None, compute_reward)  # type: ignore[arg-type]
         exploration = ExplorationState(CollectorState((), observation), replay, ())
         key = jax.random.fold_in(jax.random.wrap_key_data(key_data), progress.iteration)
@@ -105,7 +131,8 @@ def store_transition(
     algorithm: OffPolicy, buffer: Any, action: np.ndarray, new_obs: Any, reward: np.ndarray, dones: Any, infos: Infos
 ) -> None:
     """Store a step where the compiled training keeps its steps."""
-    buffer.to_device(algorithm._last_obs, rows_to_come(algorithm))
+    if algorithm._steps_on_jax == 1 or not buffer.is_on_device:
+        buffer.to_device(algorithm._last_obs, rows_to_come(algorithm))
     truncated = np.zeros(len(dones), bool)
     last = new_obs
     if np.any(dones):
@@ -131,12 +158,13 @@ def _acting_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
         observation: Any,
         action_noise: Any,
         progress: Progress,
+        step: Any,
         key_data: jax.Array,
     ) -> tuple[jax.Array, jax.Array, Any]:
         dtype = jax.tree.leaves(params)[0].dtype
         key = jax.random.fold_in(jax.random.wrap_key_data(key_data), progress.iteration)
         noise = Noise.draw(settings, policy, params, observation, key)
-        drawn = jax.tree.map(lambda leaf: leaf[progress.step], (noise.exploration, noise.random, noise.normal))
+        drawn = jax.tree.map(lambda leaf: leaf[step], (noise.exploration, noise.random, noise.normal))
         drawn = jax.lax.optimization_barrier(drawn)  # type: ignore[no-untyped-call]
         now = settings.with_exploration_rate(jnp.asarray(exploration_rate, dtype))
         no_progress = jnp.zeros((), dtype)
