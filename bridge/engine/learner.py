@@ -1,4 +1,4 @@
-"""What updates change, as vectors: parameters, targets, and the moments of optimizers."""
+"""Parameters, targets and moments of optimizers as vectors, which compiled updates read and write."""
 
 from __future__ import annotations
 

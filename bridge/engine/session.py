@@ -1,7 +1,7 @@
 """State of a model's training: its plan, and whether code may have run that could have changed what the plan was made
 for.
 
-Weights, moments, buffers and statistics exist once, where SB3 has them, so that whoever looks finds them. What compiled
+Weights, moments, buffers and statistics exist once, where SB3 has them, so that user code finds them. What compiled
 functions take for granted besides (networks, optimizers, methods, settings) is in the plan. Callbacks, environments,
 loggers, schedules and noises of users may change any of it: after they have run, the plan is compared before the next
 compiled call.

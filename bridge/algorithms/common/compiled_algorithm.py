@@ -107,7 +107,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         Raises:
           NotCompilable: with `engine="xla"`, if not everything can be compiled.
         """
-        self._session.forget()  # whoever reads it may have changed what it depends on
+        self._session.forget()  # user code that reads it may have changed what it depends on
         return self._current_plan(self.env)
 
     def _current_plan(self, env: VecEnv | None) -> Plan:

@@ -24,7 +24,7 @@ from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer, require_weights_known
 from bridge.engine.acting import Actor
 from bridge.engine.callbacks.callback_schedule import Pace
-from bridge.engine.callbacks.known import looks, needs_rollouts, steps_until_needed
+from bridge.engine.callbacks.known import looks, needs_rollouts, rollouts_per_call, steps_until_needed
 from bridge.engine.callbacks.taken_steps import after_step, count_steps
 from bridge.engine.off_policy import host_loop, jax_steps
 from bridge.engine.off_policy.compiled_training import most_steps, run_steps
@@ -198,7 +198,6 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         """Run the compiled function until the callback needs a step, and count its steps. Return False to stop."""
         train_freq, num_envs, begun = self._frequency.frequency, self.n_envs, self._step_of_iteration
         self._random_before_rollout = None  # it belongs to rollouts on the host
-        assert train_freq > 0, "Should at least collect one step or episode."
         if (has_hooks := needs_rollouts(callback)) and begun == 0:
             self._update_if_due()  # as SB3 does before a rollout starts
             callback.on_rollout_start()
@@ -208,6 +207,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             return True
         to_end = train_freq - begun
         left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
+        left = left if rollouts_per_call(callback) > 1 else 0
         until_needed = steps_until_needed(callback, self.num_timesteps, num_envs)
         most = pace.next(min(most_steps(num_envs), until_needed, left + to_end))
         # Whole iterations, of which that which reaches the end is finished, as in SB3.

@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.engine.callbacks.callback_schedule import Pace
-from bridge.engine.callbacks.known import looks, needs_rollouts, steps_until_needed
+from bridge.engine.callbacks.known import looks, needs_rollouts, rollouts_per_call, steps_until_needed
 from bridge.engine.callbacks.taken_steps import count_steps
 from bridge.engine.on_policy import compiled_training, sb3_loop
 from bridge.engine.on_policy.host_loop import HostRollout, can_evaluate_later
@@ -124,7 +124,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         # SB3 logs between the rollout and the update of an iteration, so a logged iteration must be the last, or run
         # alone.
         unlogged = max(1, until_log - 1) if self.logger.output_formats else math.inf
-        return int(min(until_needed, left, unlogged, most))
+        return int(min(until_needed, left, unlogged, most, rollouts_per_call(callback)))
 
     def _iterate(self, callback: BaseCallback, total_timesteps: int, count: int, log_at: int | None) -> bool | None:
         """Run `count` iterations in one compiled function, and show the callback what it needs of them.

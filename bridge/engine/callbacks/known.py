@@ -12,6 +12,7 @@ has put into an instance or a class. `on_step` of a known callback is called at 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -124,6 +125,15 @@ def needs_rollouts(callback: BaseCallback) -> bool:
     """Return whether a callback does something when rollouts start or end. Children of an EventCallback do not."""
     names = ("on_rollout_start", "on_rollout_end", "_on_rollout_start", "_on_rollout_end")
     return any(_overrides(part, (BaseCallback,), *names) for part, _ in _called_each_step(callback))
+
+
+def rollouts_per_call(callback: BaseCallback) -> float:
+    """Return how many rollouts may run in one compiled call: 1 if a callback must see where each of them starts.
+
+    A ScheduledCallback is called where a compiled call starts, as its docstring says.
+    """
+    parts = [part for part, _ in _called_each_step(callback) if not isinstance(part, ScheduledCallback)]
+    return 1 if any(map(needs_rollouts, parts)) else math.inf
 
 
 def _row(callback: Any) -> Known | None:

@@ -1,4 +1,7 @@
-"""SB3's loop on JAX environments: the draws of the compiled training, and its store, so that one seed is one run."""
+"""Acting, storing and updating in SB3's loop on JAX environments, with the draws and the store of the compiled one.
+
+A callback that needs every step therefore changes no bit of a training.
+"""
 
 from __future__ import annotations
 

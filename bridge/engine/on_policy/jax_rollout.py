@@ -1,4 +1,7 @@
-"""SB3's loop on JAX environments: the draws and the arithmetic of the compiled rollout, so that one seed is one run."""
+"""Draws and arithmetic of the compiled rollout, for SB3's loop on JAX environments.
+
+A callback that needs every step therefore changes no bit of a training.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from jaxenvs.learn.on_policy.collecting import (
 
 
 class OnJax:
-    """What SB3's loop needs of the compiled rollout.
+    """Draws and arithmetic of the compiled rollout for one rollout of SB3's loop.
 
     Args:
       algorithm: the model, whose key is the one with which a compiled rollout would begin.

@@ -1,4 +1,4 @@
-"""SB3's own loop of collecting, for callbacks that look: its Python, its locals, its order, with compiled acting.
+"""Run SB3's own loop of collecting, with its Python and its locals, and with compiled acting.
 
     obs_tensor = obs_as_tensor(self._last_obs, ...)      arms: policy.forward is ours, for the very next call
     ... = self.policy(obs_tensor)                        ours disarms, and acts in one compiled function

@@ -119,7 +119,7 @@ class Vector:
 
 
 def is_alone(tensor: torch.Tensor) -> bool:
-    """Return whether PyTorch allocated the memory of a tensor for it, and nobody else refers to it.
+    """Return whether PyTorch allocated the memory of a tensor for it, and nothing else refers to it.
 
     Others would be an earlier `state_dict`, a tied parameter, an array. Memory of a file, of another process or of
     NumPy was not allocated by PyTorch.
