@@ -92,7 +92,7 @@ class Plan:
     _snapshot: Snapshot | None = None
     _acting: Snapshot | None = None  # of the part of the policy that acts
     # Compiled functions. Finding one by the contents of a network takes a tenth of the time of an update.
-    _compiled: dict[bool | str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    _compiled: dict[bool | str, Any] = dataclasses.field(default_factory=dict)
 
     def compiled_update(self, make: Callable[..., Any], sequential: bool) -> Callable[..., Any]:
         """Return the compiled update that `make` makes for the network and its optimizers, made once.
@@ -101,10 +101,10 @@ class Plan:
         """
         assert self.learner is not None
         optimizers = tuple(self.learner.exported.items())
-        return self.compiled(sequential, lambda: make(self.network, optimizers, sequential))
+        return self.compiled(sequential, lambda: make(self.network, optimizers, sequential))  # type: ignore[no-any-return]
 
-    def compiled(self, key: bool | str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """Return the compiled function that `make` makes, made once for each key."""
+    def compiled(self, key: bool | str, make: Callable[[], Any]) -> Any:
+        """Return what `make` makes, made once for each key."""
         if key not in self._compiled:
             self._compiled[key] = make()
         return self._compiled[key]

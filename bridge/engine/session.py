@@ -62,6 +62,17 @@ class Session:
             self.runs_user_code, self._is_training = was
             self.forget()
 
+    @contextmanager
+    def sb3s_loop(self) -> Iterator[None]:
+        """Run SB3's own loop, in which code that is not known may run at any time."""
+        was, self._is_training = self._is_training, False
+        self.forget()
+        try:
+            yield
+        finally:
+            self._is_training = was
+            self.forget()
+
     def current_plan(self, algorithm: Algorithm, env: VecEnv | None) -> Plan:
         """Return the plan. It is made anew if something that it depends on has changed."""
         if self.is_known and self.plan is not None:

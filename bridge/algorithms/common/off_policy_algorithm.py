@@ -300,12 +300,11 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         if is_ours and not needs_rollouts(callback) and self._is_quiet(callback):
             return host_loop.collect_rollouts(self, env, callback, *given)
         self._collects_on_jax = plan.mode is Mode.COMPILED and plan.mesh is None
-        self._session.is_known = False  # next, `on_rollout_start` runs
         try:
-            return super().collect_rollouts(env, callback, *given)
+            with self._session.sb3s_loop():
+                return super().collect_rollouts(env, callback, *given)
         finally:
             self._collects_on_jax = False
-            self._session.forget()
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
@@ -367,7 +366,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             require_weights_known(buffer, plan)
             if self.engine == "auto" and self.device.type == "cpu":
                 keep_freed_memory()
-            return super().train(gradient_steps, batch_size)
+            with self._session.sb3s_loop():  # the policy may be the user's
+                return super().train(gradient_steps, batch_size)
         self._update_learning_rate(self._optimizers(plan))
         num_before = self._n_updates
         settings = self._settings_now().replace(learning_rate=plan.learner.learning_rates())

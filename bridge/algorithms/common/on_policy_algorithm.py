@@ -259,7 +259,8 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         if plan.learner is None or not self.rollout_buffer.full:
             if self.engine == "auto" and self.device.type == "cpu":
                 keep_freed_memory()
-            return super().train()
+            with self._session.sb3s_loop():  # the policy may be the user's
+                return super().train()
         # The policy stays in evaluation mode: no compiled module behaves differently in training mode, and switching
         # takes time.
         self._update_learning_rate(self.policy.optimizer)

@@ -56,7 +56,8 @@ def collect_rollouts(
     # In an environment that is not compiled, PyTorch draws the noise of state-dependent exploration.
     on_jax = OnJax(algorithm, plan, n_steps, callback) if plan.mode is Mode.COMPILED else None
     if not can_arm or plan.network is None or (on_jax is None and algorithm.use_sde):
-        return sb3s(env, callback, buffer, n_steps, *further)
+        with session.sb3s_loop():
+            return sb3s(env, callback, buffer, n_steps, *further)
     assert isinstance(function, types.FunctionType)
     acting = _Acting(algorithm, plan, env, buffer, n_steps, on_jax)
     algorithm._on_jax = on_jax
@@ -68,11 +69,11 @@ def collect_rollouts(
         function.__closure__,
     )  # fmt: skip
     try:
-        return bool(own(algorithm, env, callback, buffer, n_steps, *further))
+        with session.sb3s_loop():
+            return bool(own(algorithm, env, callback, buffer, n_steps, *further))
     finally:
         acting.disarm()
         algorithm._on_jax = None
-        session.forget()
 
 
 class _Acting:
@@ -88,8 +89,9 @@ class _Acting:
         actor = plan.actor
         assert plan.params is not None
         if not isinstance(actor, EvaluatingActor):
-            actor = EvaluatingActor(plan.network, plan.params.tensors)
-        self._actor = actor
+            tensors = plan.params.tensors
+            actor = plan.compiled("actor", lambda: EvaluatingActor(plan.network, tensors))
+        self._actor: EvaluatingActor = actor
         self._draw = NoiseSource(plan.network)
 
     def obs_as_tensor(self, sb3s: Callable[..., Any]) -> Callable[..., Any]:
