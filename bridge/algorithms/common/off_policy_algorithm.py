@@ -150,7 +150,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             return True  # asked when it began
         # An iteration of episodes may take any number of steps.
         length = self._frequency.frequency if self._frequency.unit is TrainFrequencyUnit.STEP else sys.maxsize
-        return steps_until_needed(callback, self.num_timesteps, self.n_envs) >= length
+        return 0 < length <= steps_until_needed(callback, self.num_timesteps, self.n_envs)
 
     def _update_if_due(self) -> None:
         """Run the pending update, which a compiled function otherwise runs before its next step."""
