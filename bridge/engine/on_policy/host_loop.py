@@ -72,7 +72,8 @@ class HostRollout:
         self._algorithm, self._session, self._plan, self._env = algorithm, session, plan, env
         self._callback, self._buffer = callback, buffer
         self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
-        self._runs_user_code, self._shows_ends, self._is_quiet = not run_no_user_code(env), shows_ends(callback), False
+        self._runs_user_code = session.runs_user_code
+        self._shows_ends, self._is_quiet = shows_ends(callback), False
         # Last observations of truncated episodes: step, environment, observation, recurrent state.
         self._truncated: list[tuple[int, int, Any, Any]] = []
 
