@@ -67,11 +67,9 @@ class Learner:
             name: Vector(tensors, moves=all(isinstance(each, torch.nn.Parameter) for each in tensors))
             for name, tensors in targets.items()
         }
-        vectors = [*self._params.values(), *self._targets.values()]
-        addresses = [each.data_ptr() for vector in vectors for each in vector.tensors if each.numel()]
-        if len({*addresses}) < len(addresses):
+        if self.shares_memory():
             raise NotCompilable("Two parameters share memory, which an update in PyTorch changes twice.")
-        for vector in vectors:
+        for vector in (*self._params.values(), *self._targets.values()):
             vector.move()
         self._moments = {name: _Moments(each, self._params[name]) for name, each in self.optimizers.items()}
         self.num_params = sum(sum(vector.sizes) for vector in self._params.values())
@@ -122,6 +120,14 @@ class Learner:
     def steps_agree(self) -> bool:
         """Return whether all parameters of each optimizer have taken equally many steps, as compiled updates assume."""
         return all(each.steps_agree() for each in self._moments.values())
+
+    def shares_memory(self) -> bool:
+        """Return whether two of the tensors share memory, which an update in PyTorch changes twice."""
+        vectors = [*self._params.values(), *self._targets.values()]
+        if all(vector.is_in_place() for vector in vectors):
+            return False
+        addresses = [each.data_ptr() for vector in vectors for each in vector.tensors if each.numel()]
+        return len({*addresses}) < len(addresses)
 
     # --- Settings ---------------------------------------------------------------------------------------------------
 

@@ -105,9 +105,8 @@ class Plan:
 
     def compiled(self, key: bool | str, make: Callable[[], Any]) -> Any:
         """Return what `make` makes, made once for each key."""
-        if key not in self._compiled:
-            self._compiled[key] = make()
-        return self._compiled[key]
+        self._compiled[key] = made = self._compiled.get(key) or make()
+        return made
 
     @property
     def collects(self) -> bool:
@@ -154,7 +153,8 @@ class Plan:
             return False
         if self.learner is None:
             return True
-        if not self.learner.steps_agree():  # user code has taken a gradient step on a part of a network
+        # User code may have taken a gradient step on a part of a network, or put two parameters into one memory.
+        if not self.learner.steps_agree() or self.learner.shares_memory():
             return False
         exported = self.learner.exported
         try:

@@ -32,7 +32,7 @@ class Session:
     Attributes:
       plan: the last plan that was made; None before the first.
       signals: signal handlers, which are user code too.
-      is_known: whether the plan is that of the model, as no other code has run since it was made or compared.
+      is_known: whether the plan is the model's, as no other code has run since it was made or compared.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Collecting in environments on the host while nobody looks: SB3's loop, with a compiled policy and without locals.
+"""Collecting in environments on the host while no callback looks: SB3's loop with a compiled policy, without locals.
 
 SB3's own loop does the same. This one is there because it takes a tenth less time with DQN.
 """

@@ -1,4 +1,4 @@
-"""Collecting in environments on the host while nobody looks: SB3's loop, with compiled acting and evaluation."""
+"""Collecting in environments on the host while no callback looks: SB3's loop, with compiled acting and evaluation."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ def can_evaluate_later(plan: Plan, env: VecEnv) -> bool:
     Not if code of the user is called in the steps, or if environments may overwrite their observations.
     """
     assert plan.params is not None
-    is_small = plan.params.length <= MOST_WATCHED or run_no_user_code(env)
-    return is_small and keeps_observations(env) and BETWEEN_ROLLOUTS.issuperset(plan.user_code)
+    # Comparing weights on a GPU would bring them to the host in each step.
+    is_cheap = plan.params.length <= MOST_WATCHED and plan.params.tensors[0].device.type == "cpu"
+    return (
+        (is_cheap or run_no_user_code(env)) and keeps_observations(env) and BETWEEN_ROLLOUTS.issuperset(plan.user_code)
+    )
 
 
 class HostRollout:

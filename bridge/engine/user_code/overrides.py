@@ -180,9 +180,15 @@ def run_no_user_code(env: VecEnv | None) -> bool:
 
 
 def _is_gymnasiums(env: Any) -> bool:
-    while type(env) in GYMNASIUM_WRAPPERS and not has_own_methods(env):
+    while type(env) in GYMNASIUM_WRAPPERS and _has_library_methods(env):
         env = env.env
-    return type(env).__module__.startswith("gymnasium.envs.") and not has_own_methods(env)
+    return type(env).__module__.startswith("gymnasium.envs.") and _has_library_methods(env)
+
+
+def _has_library_methods(env: Any) -> bool:
+    """Return whether the methods of an environment that a training calls are still those of the library."""
+    methods = [getattr(getattr(type(env), name), "__module__", "") for name in ("step", "reset")]
+    return not has_own_methods(env) and all(each.startswith(("gymnasium.", "stable_baselines3.")) for each in methods)
 
 
 def keeps_observations(env: VecEnv | None) -> bool:

@@ -3,9 +3,9 @@
     memory   [ weight ......... | bias .. | weight ...................... | bias ]     each begins at 64 bytes
               ^ tensor's storage ^          ^ tensor's storage
 
-Every tensor keeps a storage of its own, so that pickles, copies and `torch.save` have its numbers and no others. A
-tensor that somebody else refers to, or that a user has given other memory, stays where it lies: its numbers are copied
-from there and to there.
+Every tensor keeps a separate storage, so that pickles, copies and `torch.save` have its numbers and no others. A
+tensor whose memory other objects refer to, or that a user has given other memory, stays where it lies: its numbers are
+copied from there and to there.
 """
 
 from __future__ import annotations

@@ -165,6 +165,15 @@ def test_a_model_with_moved_parameters_trains_as_any_other(where):
         assert kept[name].data_ptr() == dict(model.policy.named_parameters())[name].data_ptr()
 
 
+def test_parameters_that_are_put_into_one_memory_after_a_plan_was_made_are_left_to_pytorch():
+    model = model_of("SAC").learn(32)
+    assert model.plan.updates
+    first, second = (getattr(model.critic, name)[0].weight for name in ("qf0", "qf1"))
+    second.data = first.data
+    assert not model.plan.updates
+    assert "share memory" in str(model.plan)
+
+
 # --- Copies and pickles ----------------------------------------------------------------------------------------------
 
 
