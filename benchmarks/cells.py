@@ -15,7 +15,7 @@ NORMALIZED = ((GYMNASIUM, 8), (JAX, 8))
 
 OFF_POLICY_ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 1), (JAX, 8))
 OFF_POLICY_FLAT = {
-    "DQN": FLAT,
+    "DQN": (*FLAT, "MlpPolicy 1200-1200"),
     "SAC": ("MlpPolicy 256-256, Pendulum-v1",),
     "TD3": ("MlpPolicy 400-300, Pendulum-v1",),
     "DDPG": ("MlpPolicy 400-300, Pendulum-v1",),

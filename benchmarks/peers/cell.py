@@ -33,6 +33,7 @@ TRIAL_SECONDS = 0.2
 NETWORKS: dict[str, tuple[str, list[int] | dict[str, list[int]] | None, str]] = {
     "MlpPolicy 64-64": ("MlpPolicy", [64, 64], "CartPole-v1"),
     "MlpPolicy 256-256": ("MlpPolicy", [256, 256], "CartPole-v1"),
+    "MlpPolicy 1200-1200": ("MlpPolicy", [1200, 1200], "CartPole-v1"),  # more than 2**20 weights
     "CnnPolicy 4x84x84": ("CnnPolicy", None, "channels_first"),
     "CnnPolicy 84x84x3": ("CnnPolicy", None, "channels_last"),
     "MultiInputPolicy": ("MultiInputPolicy", None, "image_and_vector"),

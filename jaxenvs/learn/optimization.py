@@ -18,10 +18,6 @@ import optax
 
 from jaxenvs.learn.devices import pmean
 
-# XLA's CPU backend sometimes takes twice the time to write vectors longer than this part by part (with CrossQ's
-# critics, two million numbers, updates took from 63 to 89 ms, and now take 57).
-LONG = 2**20
-
 # Adam as Stable-Baselines3 sets it. As in all optimizers here, the learning rate is left out:
 # `apply_gradients` multiplies by it.
 ADAM = optax.scale_by_adam(eps=1e-5)
@@ -44,7 +40,8 @@ def split(vector: jax.Array, sizes: tuple[int, ...], starts: tuple[int, ...] | N
     """Split a vector like `jax.lax.split`, with another gradient.
 
     JAX's gradient is a concatenation, into which XLA's CPU backend fuses the computation of its parts, element by
-    element. Writing the parts to their places one after the other takes less time or, for LONG vectors, a barrier.
+    element. Writing the parts to their places one after the other takes less time: an update of a DQN with two layers
+    of 1,200 took 15 ms instead of 75. Barriers do not help, because XLA removes them before it fuses.
 
     Args:
       starts: where the parts begin, in ascending order, if there are gaps between them; else they are end to end. The
@@ -75,8 +72,6 @@ def _join(
         starts = tuple(itertools.accumulate(sizes, initial=0))[:-1]
     if jax.default_backend() != "cpu":
         return (_concatenate(sizes, starts, length, parts),)
-    if length > LONG:
-        return (_concatenate(sizes, starts, length, jax.lax.optimization_barrier(parts)),)  # type: ignore[no-untyped-call]
     vector = jnp.zeros(length, parts[0].dtype)
     # The largest part, a product, comes first: XLA would recompute a part that is written first and is a sum over a
     # batch for every element of the vector, which took 6 of the 31 us of an update of DQN.

@@ -19,7 +19,7 @@ from jaxenvs import cli
 def test_both_sides_of_a_cell_have_sb3s_defaults_but_for_rollouts():
     further = cells.further_cells()
     plain = [cell for cell in cells.all_cells() if cell not in further]
-    assert len({str(cell) for cell in plain}) == len(plain) == 106
+    assert len({str(cell) for cell in plain}) == len(plain) == 110
     assert {cell.n_steps for cell in plain if cell.algorithm == "A2C"} == {5}
     assert [cell.n_steps for cell in plain if str(cell) == "PPO MlpPolicy 64-64; 1 Gymnasium"] == [2048]
     pictures_off_policy = [cell for cell in plain if cell.algorithm in OFF_POLICY and cell.has_images]
