@@ -51,10 +51,12 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     _iteration = 0
     _step_of_iteration = 0
     _update_is_due = False
-    # Whether SB3's loop collects on JAX environments; the steps of its iteration so far; the settings, also in JAX.
+    # Whether SB3's loop collects on JAX environments; the steps of its iteration so far; the settings, also in JAX; and
+    # noise.
     _collects_on_jax = False
     _steps_on_jax = 0
     _settings_on_jax: tuple[OffPolicySettings, OffPolicySettings] | None = None
+    _noise_on_jax: jax_steps.NoiseAhead | None = None
     # Whether SB3's `train` counts each update before it samples for it, rather than all updates at its end.
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False
 

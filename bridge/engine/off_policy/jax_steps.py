@@ -5,6 +5,7 @@ A callback that needs every step therefore changes no bit of a training.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -18,15 +19,50 @@ from bridge.engine.off_policy.compiled_training import rows_to_come, schedules
 from bridge.engine.plan import Plan
 from bridge.engine.runtime import to_host
 from bridge.engine.update import read_learner
+from bridge.replay.store.waiting_steps import write
 from bridge.sb3 import Infos, OffPolicy
 from bridge.translate.action_noise import write_noise_state
 from jaxenvs import VectorEnv
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn import CollectorState, LearnerState, OffPolicySettings, Replay
+from jaxenvs.learn import LearnerState, OffPolicySettings, Replay
 from jaxenvs.learn.interfaces import OffPolicyNetworks
-from jaxenvs.learn.off_policy.driver import Progress
-from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, choose, is_ready
+from jaxenvs.learn.off_policy.iteration import Iteration, Noise, choose, is_ready, num_at_once
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
+
+
+# This many iterations draw their noise at once, if it takes little memory; and this many steps are stored at once.
+MOST_NOISE, MOST_WAITING = 64, 64
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseAhead:
+    """Noise of several iterations, which the compiled training draws at once, too.
+
+    Attributes:
+      drawn_for: what the noise depends on.
+      first, num: the numbers of these iterations: the first one's, and how many they are.
+      noise: with a leading axis of iterations.
+    """
+
+    drawn_for: tuple[Any, ...]
+    first: int
+    num: int
+    noise: Noise
+
+    @classmethod
+    def of(cls, algorithm: OffPolicy, plan: Plan, settings: OffPolicySettings, key: np.ndarray) -> NoiseAhead:
+        """Return noise that includes that of the present iteration, drawn again only if it is not there yet."""
+        kept = algorithm._noise_on_jax
+        # Numbers among the settings change no noise, and whatever else there is belongs to the structure.
+        drawn_for = plan.network, algorithm.n_envs, jax.tree.structure(settings), key.tobytes()
+        if kept is None or kept.drawn_for != drawn_for or not 0 <= algorithm._iteration - kept.first < kept.num:
+            assert plan.learner is not None
+            draw = plan.compiled("draw", lambda: _drawing_function(plan.network))
+            first = np.int32(algorithm._iteration)
+            noise = draw(settings, plan.learner.acting(), algorithm._last_obs, key, first)
+            kept = cls(drawn_for, int(first), len(noise.random), noise)
+            algorithm._noise_on_jax = kept
+        return kept
 
 
 def sample_action(algorithm: OffPolicy, plan: Plan, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,18 +76,13 @@ def sample_action(algorithm: OffPolicy, plan: Plan, step: int) -> tuple[np.ndarr
     # In the middle of an iteration, SB3's loop does not read them again either.
     settings = settings_on_device(algorithm) if step == 0 or kept is None else kept[1]
     progress, action_noise, key = algorithm._progress()
+    ahead = NoiseAhead.of(algorithm, plan, settings, key)
     rate = algorithm._exploration_rates(np.array([algorithm._current_progress_remaining]))[0]
+    # One array, because each that comes from the host takes 2 us.
+    where = np.array([algorithm._iteration - ahead.first, step, progress.num_timesteps], np.int32)
     act = plan.compiled("act", lambda: _acting_function(plan.network))
-    results = act(
-        settings,
-        rate,
-        plan.learner.acting(),
-        algorithm._last_obs,
-        action_noise,
-        progress,
-        step,
-        key,
-    )
+    noise = ahead.noise.exploration, ahead.noise.random, ahead.noise.normal
+    results = act(settings, rate, plan.learner.acting(), algorithm._last_obs, action_noise, noise, where)
     action, env_action, action_noise = (None if each is None else np.array(each) for each in results)
     write_noise_state(algorithm.action_noise, action_noise)
     if plan.network.head.kind != "box":
@@ -84,15 +115,22 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
     settings = settings_on_device(algorithm)
     if settings.hindsight is not None:
         buffer.require_whole_episode()  # as SB3 does
-    progress, _, key = algorithm._progress()
+    ahead = NoiseAhead.of(algorithm, plan, settings, algorithm.key)
     state = read_learner(learner, algorithm._n_updates)
-    replay = buffer.to_device(algorithm._last_obs, rows_to_come(algorithm))
     rate = schedules(algorithm, 0, 1).learning[0]
     venv = None if settings.hindsight is None else wrapped_env.base.venv  # whose reward hindsight computes
     run = plan.compiled("update", lambda: _updating_function(plan.network, tuple(learner.exported.items())))
-    state, metrics, is_ready = run(
-        settings, rate, learner.settings(), state, replay, venv, algorithm._last_obs, progress, key
-    )
+    index = np.int32(algorithm._iteration - ahead.first)
+    given = settings, rate, learner.settings(), state, venv, algorithm._last_obs, ahead.noise, index
+    most = steps_together(algorithm)
+    # Last, because whatever fails from here on must return the store to the buffer.
+    replay, waiting = buffer.to_device_with_steps(algorithm._last_obs, rows_to_come(algorithm), most)
+    try:
+        state, replay, metrics, is_ready = run(*given, replay, waiting.steps, np.int32(waiting.count))
+    except BaseException:
+        buffer.keep_on_device(replay, waiting)
+        raise
+    buffer.keep_on_device(replay)
     if not np.asarray(is_ready):
         return {}, 0
     metrics = to_host(metrics)
@@ -110,24 +148,44 @@ def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers
         learning_rate: Any,
         numbers: Numbers,
         learner: LearnerState,
-        replay: Replay,
         venv: VectorEnv | None,
         observation: Any,
-        progress: Progress,
-        key_data: jax.Array,
-    ) -> tuple[LearnerState, dict[str, jax.Array], jax.Array]:
+        noise: Noise,
+        index: Any,
+        replay: Replay,
+        steps: Any,
+        count: Any,
+    ) -> tuple[LearnerState, Replay, dict[str, jax.Array], jax.Array]:
+        replay = write(replay, steps, count)
         dtype = jax.tree.leaves(learner.params)[0].dtype
         compute_reward = None if venv is None else require_goals(venv.first_env)
         own = Iteration(policy, transformations(optimizers, numbers), None, compute_reward)  # type: ignore[arg-type]
-        exploration = ExplorationState(CollectorState((), observation), replay, ())
-        key = jax.random.fold_in(jax.random.wrap_key_data(key_data), progress.iteration)
-        # As in the compiled training, where the noise of many iterations is drawn before them: XLA would round
-        # differently if it computed the draws together with what uses them.
-        noise = jax.lax.optimization_barrier(own.draw(settings, learner, exploration, key))  # type: ignore[no-untyped-call]
         now, ready = settings.replace(learning_rate=jnp.asarray(learning_rate, dtype)), is_ready(settings, replay)
-        return *own.update(now, learner, replay, noise, ready), ready
+        learner, metrics = own.update(now, learner, replay, jax.tree.map(lambda leaf: leaf[index], noise), ready)
+        return learner, replay, metrics, ready
 
-    return jax.jit(compute, compiler_options=compiler_options())
+    return jax.jit(compute, donate_argnums=(8,), compiler_options=compiler_options())
+
+
+@functools.lru_cache(maxsize=64)
+def _drawing_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
+    """Return the function that draws the noise of several iterations."""
+
+    def draw(settings: OffPolicySettings, params: Any, observation: Any, key_data: jax.Array, first: Any) -> Noise:
+        def one(number: Any) -> Noise:
+            key = jax.random.fold_in(jax.random.wrap_key_data(key_data), number)
+            return Noise.draw(settings, policy, params, observation, key)
+
+        num = num_at_once(jax.eval_shape(one, first), MOST_NOISE)
+        drawn: Noise = jax.vmap(one)(first + jnp.arange(num, dtype=jnp.int32))
+        return drawn
+
+    return jax.jit(draw, compiler_options=compiler_options())
+
+
+def steps_together(algorithm: OffPolicy) -> int:
+    """Return how many steps wait for a compiled function: at most those of an iteration."""
+    return min(algorithm._frequency.frequency, MOST_WAITING)
 
 
 def store_transition(
@@ -146,7 +204,8 @@ def store_transition(
                 for part, value in zip(jax.tree.leaves(last), jax.tree.leaves(observation), strict=True):
                     part[index] = value
     terminated = np.asarray(dones, bool) & ~truncated
-    buffer.add_on_device(algorithm._last_obs, action, reward, terminated, truncated, new_obs, last)
+    step = algorithm._last_obs, action, reward, terminated, truncated, new_obs, last
+    buffer.add_on_device(steps_together(algorithm), *step)
     algorithm._last_obs = algorithm._last_original_obs = new_obs
 
 
@@ -160,20 +219,15 @@ def _acting_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
         params: Any,
         observation: Any,
         action_noise: Any,
-        progress: Progress,
-        step: Any,
-        key_data: jax.Array,
+        noise: Any,
+        where: jax.Array,
     ) -> tuple[jax.Array, jax.Array, Any]:
         dtype = jax.tree.leaves(params)[0].dtype
-        key = jax.random.fold_in(jax.random.wrap_key_data(key_data), progress.iteration)
-        noise = Noise.draw(settings, policy, params, observation, key)
-        drawn = jax.tree.map(lambda leaf: leaf[step], (noise.exploration, noise.random, noise.normal))
-        drawn = jax.lax.optimization_barrier(drawn)  # type: ignore[no-untyped-call]
+        iteration, step, num_timesteps = where
+        drawn = jax.tree.map(lambda leaf: leaf[iteration, step], noise)
         now = settings.with_exploration_rate(jnp.asarray(exploration_rate, dtype))
         no_progress = jnp.zeros((), dtype)
-        action, action_noise = choose(
-            now, policy, params, observation, drawn, action_noise, progress.num_timesteps, no_progress
-        )
+        action, action_noise = choose(now, policy, params, observation, drawn, action_noise, num_timesteps, no_progress)
         return action, policy.to_env(action), action_noise
 
     return jax.jit(act, compiler_options=compiler_options())

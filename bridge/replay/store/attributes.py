@@ -13,6 +13,7 @@ from stable_baselines3.common import buffers
 from bridge.replay.store import edits, views
 from bridge.replay.store.ring import Ring
 from bridge.replay.store.views import ColumnView, SlotView, Views
+from bridge.replay.store.waiting_steps import WaitingSteps
 from jaxenvs.arguments import integer
 from jaxenvs.learn import Replay
 
@@ -30,7 +31,28 @@ class SB3Attributes(buffers.ReplayBuffer):
     `rewards` are arrays that become stale when a compiled function runs: read the attribute again afterwards.
     """
 
-    _device_store: Replay | None = None
+    # The store on the device, and steps that it does not have yet.
+    _newest_store: Replay | None = None
+    _waiting: WaitingSteps | None = None
+    # Both the store and the ring are None, because a compiled function has taken the arrays and was interrupted before
+    # it returned them.
+    _is_lost = False
+
+    @property
+    def _device_store(self) -> Replay | None:
+        """Store on the device, with all steps; None if the data is on the host."""
+        if self._waiting is not None:
+            store, waiting = self._newest_store, self._waiting
+            self._newest_store = self._waiting = None
+            try:
+                self._newest_store = waiting.written_to(store)
+            finally:
+                self._is_lost = self._newest_store is None
+        return self._newest_store
+
+    @_device_store.setter
+    def _device_store(self, store: Replay | None) -> None:
+        self._newest_store, self._waiting = store, None
 
     def ring_on_host(self) -> Ring:
         """Return what is stored, in memory on the host."""

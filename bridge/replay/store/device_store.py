@@ -34,12 +34,6 @@ def free_ends(replay: Replay) -> jax.Array:
     return jax.vmap(Replay.free_ends)(replay).min() if is_divided(replay) else replay.free_ends()
 
 
-@functools.partial(jax.jit, donate_argnums=(0,))
-def add(replay: Replay, *step: Any) -> Replay:
-    """Return a store with one more step of all environments: see `Replay.add`."""
-    return replay.add(*step)
-
-
 def is_divided(replay: Replay) -> bool:
     """Return whether there is a store for each of several devices, with a leading axis of devices."""
     return replay.tag.ndim == 3

@@ -19,6 +19,7 @@ from bridge.replay.store import columns, device_store, transitions
 from bridge.replay.store.attributes import SB3Attributes
 from bridge.replay.store.columns import map_leaves, shaped
 from bridge.replay.store.ring import InMemory, Ring
+from bridge.replay.store.waiting_steps import WaitingSteps
 from bridge.sb3 import Space
 from jaxenvs.arguments import integer
 from jaxenvs.learn import Replay
@@ -36,11 +37,8 @@ class RingReplayBuffer(SB3Attributes):
     The data is either on the host or on the device for compiled functions, never in both: see `to_device`.
     """
 
-    # One of these is None: the ring on the host, or the store on the device.
+    # The ring on the host; None if the data is in the store on the device.
     _ring: Ring | None = None
-    _device_store: Replay | None = None
-    # Both are None, because a compiled function has taken the arrays and was interrupted before it returned them.
-    _is_lost = False
     # For the store on the device: when this number of episodes had ended, there was space for this many more.
     _counted = (0, 0)
     # Compiled functions may replace the methods of a class with this attribute in its own body, but not of subclasses.
@@ -336,7 +334,7 @@ class RingReplayBuffer(SB3Attributes):
         self._device_store = store  # also kept here until a compiled function takes it, as an exception may come before
         return store
 
-    def keep_on_device(self, replay: Replay) -> None:
+    def keep_on_device(self, replay: Replay, waiting: WaitingSteps | None = None) -> None:
         """Keep the store that a compiled function returned; nothing is copied until the data is read on the host.
 
         If a compiled function was interrupted after it had taken the arrays, the buffer has lost its data: its methods
@@ -344,19 +342,30 @@ class RingReplayBuffer(SB3Attributes):
         """
         self._is_lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(replay) if isinstance(leaf, jax.Array))
         self._ring, self._device_store = None, None if self._is_lost else replay
+        self._waiting = None if self._is_lost else waiting
 
     @property
     def is_on_device(self) -> bool:
         """True if the data is in the store on the device."""
-        return self._device_store is not None
+        return self._newest_store is not None
 
-    def add_on_device(self, *step: Any) -> None:
-        """Store one step of all environments in the store on the device: the arguments of `Replay.add`."""
-        store, self._device_store = self._device_store, None
-        try:
-            self._device_store = device_store.add(store, *step)
-        finally:
-            self._is_lost = self._device_store is None
+    def add_on_device(self, most: int, *step: Any) -> None:
+        """Store one step of all environments, the arguments of `Replay.add`, where the data is on the device.
+
+        Args:
+          most: how many steps may wait until a compiled function writes them.
+        """
+        if self._waiting is None or self._waiting.is_full:
+            self._waiting = WaitingSteps(self._device_store, most)
+        self._waiting.append(*step)
+
+    def to_device_with_steps(self, observation: Arrays, num_steps: int, most: int) -> tuple[Replay, WaitingSteps]:
+        """Return the store as `to_device` does, and at most `most` steps that the compiled function has to write."""
+        if (waiting := self._waiting) is None or not waiting.continue_from(observation):
+            replay = self.to_device(observation, num_steps)
+            return replay, WaitingSteps(replay, most)
+        assert self._newest_store is not None
+        return self._newest_store, waiting
 
     def episodes_left(self, replay: Replay) -> int:
         """Return how many episodes may end in a compiled function that stops then, without losing rows.

@@ -1,0 +1,72 @@
+"""Steps that a store on the device does not have yet: a compiled function writes several at once.
+
+Calling a compiled function takes longer than it takes to write a step. The next compiled function that gets the store
+therefore writes these steps first; what reads the store before that has them written.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from bridge.replay.store import columns
+from jaxenvs.learn import Replay
+
+
+class WaitingSteps:
+    """Steps of all environments, in the order in which they were taken.
+
+    Attributes:
+      steps: the arguments of `Replay.add`, with a leading axis, of which only the first `count` steps are filled.
+      count: how many steps wait.
+    """
+
+    def __init__(self, replay: Replay, most: int) -> None:
+        """Allocate memory for `most` steps of the environments of a store."""
+
+        def zeros(leaf: Any, dtype: Any = None) -> np.ndarray:
+            return np.zeros((most, *leaf.shape[1:]), dtype or leaf.dtype)
+
+        observation, flags = jax.tree.map(zeros, replay.observation), zeros(replay.tag, bool)
+        more = jax.tree.map(np.copy, (flags, observation, observation))
+        self.steps = observation, zeros(replay.action), zeros(replay.reward), flags, *more
+        self.count = 0
+        self._leaves = jax.tree.leaves(self.steps)
+
+    @property
+    def is_full(self) -> bool:
+        """True if there is no memory for a further step."""
+        return self.count == len(self._leaves[-1])
+
+    def append(self, *step: Any) -> None:
+        """Copy a step: the arguments of `Replay.add`."""
+        for leaf, value in zip(self._leaves, jax.tree.leaves(step), strict=True):
+            leaf[self.count] = value
+        self.count += 1
+
+    def written_to(self, replay: Replay) -> Replay:
+        """Return a store, which is donated, with these steps."""
+        return _write(replay, self.steps, np.int32(self.count))  # type: ignore[no-any-return]
+
+    def continue_from(self, observation: Any) -> bool:
+        """Return whether environments that return these observations continue after the last of the steps."""
+        newest = columns.at(self.steps[5], self.count - 1)
+        return self.count > 0 and all(
+            np.array_equal(now.reshape(last.shape), last) for now, last in columns.pairs(observation, newest)
+        )
+
+
+def write(replay: Replay, steps: Any, count: Any) -> Replay:
+    """Return a store with the first `count` of WaitingSteps.steps, in traced code."""
+
+    def add(index: jax.Array, now: Replay) -> Replay:
+        return now.add(*jax.tree.map(lambda leaf: leaf[index], steps))
+
+    written: Replay = jax.lax.fori_loop(0, count, add, replay)
+    return written
+
+
+_write = functools.partial(jax.jit, donate_argnums=(0,))(write)
