@@ -95,6 +95,7 @@ class OffPolicy(Algorithm, Protocol):
     _step_of_iteration: int
     _settings_on_jax: tuple[OffPolicySettings, OffPolicySettings] | None
     _noise_on_jax: Any
+    _iteration: int
     _steps_on_jax: int
 
     def _sample_action(

@@ -29,7 +29,6 @@ from jaxenvs.learn.interfaces import OffPolicyNetworks
 from jaxenvs.learn.off_policy.iteration import Iteration, Noise, choose, is_ready, num_at_once
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
-
 # This many iterations draw their noise at once, if it takes little memory; and this many steps are stored at once.
 MOST_NOISE, MOST_WAITING = 64, 64
 
@@ -52,7 +51,7 @@ class NoiseAhead:
     @classmethod
     def of(cls, algorithm: OffPolicy, plan: Plan, settings: OffPolicySettings, key: np.ndarray) -> NoiseAhead:
         """Return noise that includes that of the present iteration, drawn again only if it is not there yet."""
-        kept = algorithm._noise_on_jax
+        kept: NoiseAhead | None = algorithm._noise_on_jax
         # Numbers among the settings change no noise, and whatever else there is belongs to the structure.
         drawn_for = plan.network, algorithm.n_envs, jax.tree.structure(settings), key.tobytes()
         if kept is None or kept.drawn_for != drawn_for or not 0 <= algorithm._iteration - kept.first < kept.num:
@@ -121,7 +120,7 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
     venv = None if settings.hindsight is None else wrapped_env.base.venv  # whose reward hindsight computes
     run = plan.compiled("update", lambda: _updating_function(plan.network, tuple(learner.exported.items())))
     index = np.int32(algorithm._iteration - ahead.first)
-    given = settings, rate, learner.settings(), state, venv, algorithm._last_obs, ahead.noise, index
+    given = settings, rate, learner.settings(), state, venv, ahead.noise, index
     most = steps_together(algorithm)
     # Last, because whatever fails from here on must return the store to the buffer.
     replay, waiting = buffer.to_device_with_steps(algorithm._last_obs, rows_to_come(algorithm), most)
@@ -149,7 +148,6 @@ def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers
         numbers: Numbers,
         learner: LearnerState,
         venv: VectorEnv | None,
-        observation: Any,
         noise: Noise,
         index: Any,
         replay: Replay,
@@ -164,7 +162,7 @@ def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers
         learner, metrics = own.update(now, learner, replay, jax.tree.map(lambda leaf: leaf[index], noise), ready)
         return learner, replay, metrics, ready
 
-    return jax.jit(compute, donate_argnums=(8,), compiler_options=compiler_options())
+    return jax.jit(compute, donate_argnums=(7,), compiler_options=compiler_options())
 
 
 @functools.lru_cache(maxsize=64)

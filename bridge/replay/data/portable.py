@@ -37,7 +37,8 @@ RING = ("tag", "last_observation", "end_observation", "end_slot", "position", "s
         "has_old_ages")  # fmt: skip
 EPISODES = ("extent", "begin", "first", "count")
 # The attributes of bridge's classes that SB3's do not have. `_lent` is `_device_store` in buffers pickled by 0.3.0.
-OWN = ("_ring", "_device_store", "_newest_store", "_waiting", "_lent", "_counted", "_is_lost", "_episodes", "_storage", "_path", "env")
+OWN = ("_ring", "_device_store", "_newest_store", "_waiting", "_lent", "_counted", "_is_lost", "_episodes", "_storage",
+       "_path", "env")  # fmt: skip
 
 
 def save(buffer: Any, path: Any, verbose: int = 0) -> None:

@@ -41,8 +41,8 @@ class SB3Attributes(buffers.ReplayBuffer):
     @property
     def _device_store(self) -> Replay | None:
         """Store on the device, with all steps; None if the data is on the host."""
-        if self._waiting is not None:
-            store, waiting = self._newest_store, self._waiting
+        store, waiting = self._newest_store, self._waiting
+        if waiting is not None and store is not None:
             self._newest_store = self._waiting = None
             try:
                 self._newest_store = waiting.written_to(store)
@@ -172,3 +172,19 @@ class SB3Attributes(buffers.ReplayBuffer):
 
 def _part(observation: Any, name: str | None) -> Any:
     return observation if name is None else observation[name]
+
+
+def is_known(buffer: Any) -> bool:
+    """Return whether a replay buffer is exactly one of bridge's classes: a subclass may override anything."""
+    return isinstance(buffer, SB3Attributes) and "is_known" in vars(type(buffer))
+
+
+def why_not_on_device(buffer: Any) -> str | None:
+    """Return why a buffer's data cannot move to the device for compiled functions, as a sentence; None if it can."""
+    if not is_known(buffer):
+        return (
+            f"The replay buffer is a {type(buffer).__name__}, and only jaxenvs.sb3.ReplayBuffer and its kind are "
+            "compiled."
+        )
+    reason = buffer.why_not_on_device()
+    return None if reason is None else f"The replay buffer stays on the host: {reason}."

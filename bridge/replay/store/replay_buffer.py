@@ -356,7 +356,9 @@ class RingReplayBuffer(SB3Attributes):
           most: how many steps may wait until a compiled function writes them.
         """
         if self._waiting is None or self._waiting.is_full:
-            self._waiting = WaitingSteps(self._device_store, most)
+            store = self._device_store
+            assert store is not None
+            self._waiting = WaitingSteps(store, most)
         self._waiting.append(*step)
 
     def to_device_with_steps(self, observation: Arrays, num_steps: int, most: int) -> tuple[Replay, WaitingSteps]:
@@ -391,19 +393,3 @@ class RingReplayBuffer(SB3Attributes):
     def __getstate__(self) -> dict[str, Any]:
         self.ring_on_host()
         return self.__dict__.copy()
-
-
-def is_known(buffer: Any) -> bool:
-    """Return whether a replay buffer is exactly one of bridge's classes: a subclass may override anything."""
-    return isinstance(buffer, RingReplayBuffer) and "is_known" in vars(type(buffer))
-
-
-def why_not_on_device(buffer: Any) -> str | None:
-    """Return why a buffer's data cannot move to the device for compiled functions, as a sentence; None if it can."""
-    if not is_known(buffer):
-        return (
-            f"The replay buffer is a {type(buffer).__name__}, and only jaxenvs.sb3.ReplayBuffer and its kind are "
-            "compiled."
-        )
-    reason = buffer.why_not_on_device()
-    return None if reason is None else f"The replay buffer stays on the host: {reason}."
