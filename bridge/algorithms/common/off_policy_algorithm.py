@@ -51,8 +51,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     _iteration = 0
     _step_of_iteration = 0
     _update_is_due = False
-    # Whether SB3's loop collects on JAX environments; the steps of its iteration so far; the settings, also in JAX; and
-    # noise.
+    # Whether SB3's loop collects on JAX environments; the steps of its iteration so far; what it keeps in JAX.
     _collects_on_jax = False
     _steps_on_jax = 0
     _settings_on_jax: tuple[OffPolicySettings, OffPolicySettings] | None = None
@@ -350,8 +349,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     ) -> None:
         plan = self._session.plan
         if self._collects_on_jax:
-            jax_steps.store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos)
-            return None
+            return jax_steps.store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos)
         if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.user_code:
             return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         # SB3 first copies the observation, which replay buffers do again, and loops over the environments.

@@ -25,6 +25,20 @@ from jaxenvs.learn.networks.distributions import (
 from jaxenvs.spaces import flatten
 
 
+def orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array:
+    """Draw an orthogonal matrix and multiply it by `gain`.
+
+    `vmap` draws one matrix after the other. QR decompositions of a batch wait on XLA's threads for other threads, so
+    that on two cores two of them at a time wait forever (jaxlib 0.10.2).
+    """
+
+    def draw(key: jax.Array) -> jax.Array:
+        return jax.nn.initializers.orthogonal(gain)(key, shape, float)
+
+    drawn: jax.Array = jax.custom_batching.sequential_vmap(draw)(key)  # type: ignore[no-untyped-call]
+    return drawn
+
+
 @struct
 class Masked:
     """Batch of observations together with masks of the legal actions.
@@ -199,7 +213,7 @@ class ActorCritic:
         params: dict[str, jax.Array] = {}
         layers = self._layers()
         for (name, inputs, outputs, gain), layer_key in zip(layers, jax.random.split(key, len(layers))):
-            params[f"{name}.weight"] = jax.nn.initializers.orthogonal(gain)(layer_key, (outputs, inputs), float)
+            params[f"{name}.weight"] = orthogonal(layer_key, (outputs, inputs), gain)
             params[f"{name}.bias"] = jnp.zeros(outputs)
         if self.head.kind == "box":
             params["log_std"] = jnp.full(self.head.size, self.log_std_init)
