@@ -20,7 +20,7 @@ from bridge.engine.acting import forget_graph
 from bridge.engine.callbacks.known import looks
 from bridge.engine.plan import Plan, make_plan
 from bridge.engine.user_code.overrides import inner_environments, run_no_user_code
-from bridge.engine.user_code.signals import Signals
+from bridge.engine.user_code.signals import has_handlers
 from bridge.sb3 import Algorithm
 
 log = logging.getLogger("bridge")
@@ -31,13 +31,11 @@ class Session:
 
     Attributes:
       plan: the last plan that was made; None before the first.
-      signals: signal handlers, which are user code too.
       is_known: whether the plan is the model's, as no other code has run since it was made or compared.
     """
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
-        self.signals = Signals(self.forget)
         self.is_known = False
         # Whether code that is not known runs between the steps of a training of ours: an environment of this process, a
         # callback that looks.
@@ -47,17 +45,16 @@ class Session:
     def forget(self) -> None:
         """Note that code has run which may have changed anything."""
         self.is_known = False
-        self.signals.forget()
 
     @contextmanager
     def training(self, callback: BaseCallback, env: VecEnv | None) -> Iterator[None]:
         """Run our own training loop. Where it calls code that is not known, it says so with `forget`."""
         was = self.runs_user_code, self._is_training
-        self.runs_user_code, self._is_training = looks(callback) or not run_no_user_code(env), True
+        self.runs_user_code = looks(callback) or has_handlers() or not run_no_user_code(env)
+        self._is_training = True
         self.forget()
         try:
-            with self.signals.taken_over():
-                yield
+            yield
         finally:
             self.runs_user_code, self._is_training = was
             self.forget()
@@ -87,5 +84,5 @@ class Session:
             forget_graph(algorithm.policy)
         if plan is not before and (before is None or str(plan) != str(before)):
             log.log(logging.WARNING if plan.reasons else logging.INFO, "%s", plan)
-        self.is_known = self._is_training and not plan.user_code
+        self.is_known = self._is_training and not plan.user_code and not has_handlers()
         return plan

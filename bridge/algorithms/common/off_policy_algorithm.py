@@ -31,6 +31,7 @@ from bridge.engine.off_policy.compiled_training import most_steps, run_steps
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.runtime import keep_freed_memory
 from bridge.engine.update import update_from_samples
+from bridge.engine.user_code.signals import handlers_wait
 from bridge.randomness import get_random_state
 from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer
 from bridge.sb3 import Infos
@@ -162,7 +163,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self.train(batch_size=self.batch_size, gradient_steps=self._settings_now().num_updates(self.n_envs))
             self._update_is_due = False
             return
-        with self._session.signals.waiting():
+        with handlers_wait():
             metrics, num_updated = jax_steps.update(self, plan)
             self._update_is_due = False
             self._record_trained(metrics, num_updated, plan, 0)
@@ -219,7 +220,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         if log_interval is not None and self.logger.output_formats:
             episodes = abs(log_interval) - self._episode_num % abs(log_interval)
         learning_starts = self.learning_starts
-        with self._session.signals.waiting():
+        with handlers_wait():
             with pace.running(steps):
                 results = run_steps(self, plan, steps, episodes)
             last_update = results.count - 1 - (begun + results.count - 1) % train_freq
@@ -331,8 +332,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the actions that environments take, and the actions that are stored."""
         noise = actor.draw_noise(n_envs, 1, 1)
-        last_obs: Any = self._last_obs  # None only before the first reset
-        scaled, _ = actor.act(last_obs, noise if noise is None else noise[0])
+        scaled, _ = actor.act(self._last_obs, noise if noise is None else noise[0])  # type: ignore[arg-type]
         scaled = scaled.reshape(-1, *self.action_space.shape)  # type: ignore[misc]
         if action_noise is not None:
             scaled = np.clip(scaled + action_noise(), -1, 1)
@@ -384,7 +384,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             for _ in range(min(most, gradient_steps - first)):
                 self._n_updates += self.COUNTS_BEFORE_SAMPLING
                 samples.append(buffer.sample(batch_size, env=self._vec_normalize_env))
-            with self._session.signals.waiting():
+            with handlers_wait():
                 before, after = num_before + first, num_before + first + len(samples)
                 self.key, metrics, errors = update_from_samples(
                     plan, settings, before, samples, self.action_space, self.key, first

@@ -32,6 +32,7 @@ from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.runtime import compile_meanwhile, keep_freed_memory
 from bridge.engine.update import rollout_update, update_from_rollout
+from bridge.engine.user_code.signals import handlers_wait
 from bridge.randomness import get_random_state
 from bridge.sb3 import Infos
 from jaxenvs.learn import OnPolicySettings
@@ -144,7 +145,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         if collected is None:
             return None
         self._has_begun = False
-        with self._session.signals.waiting():  # otherwise a handler could find new weights but old counts of steps
+        with handlers_wait():  # otherwise a handler could find new weights but old counts of steps
             compiled_training.write_back(self, plan, self.rollout_buffer, collected)
             self._record_compile_time()
             wrapped_env, steps = collected.wrapped_env, collected.steps
@@ -224,7 +225,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         if self.policy.training:
             self.policy.set_training_mode(False)
         collected = compiled_training.run_rollout(self, plan, rollout_buffer)
-        with self._session.signals.waiting():
+        with handlers_wait():
             compiled_training.write_back(self, plan, rollout_buffer, collected)
             self._record_compile_time()
             if not count_steps(self, self._session, callback, collected.wrapped_env, collected.steps):
@@ -268,7 +269,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             wait([self._compiling])
             self._compiling = None
         settings = self._settings_now()
-        with self._session.signals.waiting():
+        with handlers_wait():
             self.key, metrics = update_from_rollout(plan, *self._update(plan, settings))
         self._record_compile_time()
         self._record_updates([settings], [metrics])

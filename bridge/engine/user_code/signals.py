@@ -1,9 +1,10 @@
-"""Python's signal handlers while a model trains.
+"""Python's signal handlers while a compiled function's results are stored.
 
     compiled function runs          | results are written back | callbacks, next function, ...
                Ctrl-C: handler waits .......................... | handler runs
 
-A handler that ran in between would see a half-finished training, and an exception in it would lose the results.
+Python runs handlers as soon as a call has returned, before its result is stored. An exception there would lose the
+arrays that were donated to the function, and the steps that it took would not be counted.
 """
 
 from __future__ import annotations
@@ -24,97 +25,45 @@ NUMBERS = [
 ]
 
 
-class StandIn:
-    """Replacement for one signal handler. If user code saves it and sets it again later, the original handler works.
-
-    Attributes:
-      handler: the user's, or Python's own for Ctrl-C.
-    """
-
-    def __init__(self, signals: Signals, handler: Handler) -> None:
-        self._signals, self.handler = signals, handler
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._signals.handle(self.handler, number, frame)
+# Modules whose handlers change nothing of a model: Python's, and those of commands.
+KNOWN = ("_signal", "bridge")
 
 
-class Signals:
-    """Handling of signals that calls handlers as user code, but never before a compiled function's results are stored.
+def has_handlers() -> bool:
+    """Return whether user code has set a signal handler, which may run at any time and change anything."""
+    handlers = filter(callable, map(signal.getsignal, NUMBERS))
+    return any((getattr(each, "__module__", None) or "").partition(".")[0] not in KNOWN for each in handlers)
 
-    Python runs handlers as soon as a call has returned, before its result is stored. An exception there would lose the
-    arrays that were donated to a compiled function, and the steps that it took would not be counted. So handlers wait
-    until `waiting` ends. This holds for Ctrl-C, and for SIGTERM, SIGUSR1 or SIGALRM, with which clusters announce that
-    a job is to end.
 
-    Args:
-      after: is called after each handler, which is user code.
-    """
+@contextmanager
+def handlers_wait() -> Iterator[None]:
+    """Make signal handlers that are Python functions wait until this context ends."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread has handlers
+        yield
+        return
+    waiting: list[tuple[Handler, int, FrameType | None]] = []
+    is_over = False
 
-    def __init__(self, after: Callable[[], None]) -> None:
-        self._after = after
-        self._stand_ins: dict[int, StandIn] = {}
-        self._pending: list[tuple[Handler, int, FrameType | None]] = []
-        self._depth, self._waits, self._is_scanned = 0, False, False
+    def stand_in(handler: Handler) -> Handler:
+        def handle(number: int, frame: FrameType | None) -> None:
+            if is_over:  # user code has saved it and set it again
+                handler(number, frame)
+            else:
+                waiting.append((handler, number, frame))
 
-    @contextmanager
-    def taken_over(self) -> Iterator[None]:
-        """Replace all handlers that are Python functions, and restore them afterwards."""
-        if threading.current_thread() is not threading.main_thread():  # only the main thread has handlers
-            yield
-            return
-        if self._depth == 0 or not self._is_scanned:
-            self._scan()
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            if self._depth == 0:
-                for number, stand_in in self._stand_ins.items():
-                    now: object = signal.getsignal(number)
-                    if now is stand_in:  # otherwise user code has set another one meanwhile
-                        signal.signal(number, stand_in.handler)
-                self._stand_ins.clear()
+        return handle
 
-    def _scan(self) -> None:
-        for number in NUMBERS:
-            handler = signal.getsignal(number)
-            if isinstance(handler, StandIn) and handler._signals is self:
-                self._stand_ins[number] = handler
-            elif callable(handler):
-                self._stand_ins[number] = stand_in = StandIn(self, handler)
-                signal.signal(number, stand_in)
-        self._is_scanned = True
-
-    def forget(self) -> None:
-        """Note that user code has run, which may have set other handlers."""
-        self._is_scanned = False
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Make handlers wait until this context ends, or `release` is called."""
-        with self.taken_over():
-            was, self._waits = self._waits, True
-            try:
-                yield
-            finally:
-                self._waits = was
-                while self._pending and not was:
-                    self._call(*self._pending.pop(0))
-
-    def release(self) -> None:
-        """Call handlers at once from here on. Those that wait already wait until `waiting` ends."""
-        self._waits = False
-
-    def handle(self, handler: Handler, number: int, frame: FrameType | None) -> None:
-        """Call a handler now, or later if it has to wait."""
-        if self._waits:
-            self._pending.append((handler, number, frame))
-        else:
-            self._call(handler, number, frame)
-
-    def _call(self, handler: Handler, number: int, frame: FrameType | None) -> None:
-        try:
+    handlers = {number: each for number in NUMBERS if callable(each := signal.getsignal(number))}
+    stand_ins = {number: stand_in(each) for number, each in handlers.items()}
+    try:
+        for number, each in stand_ins.items():
+            signal.signal(number, each)
+        yield
+    finally:
+        for number, each in stand_ins.items():
+            if signal.getsignal(number) is each:  # otherwise user code has set another one meanwhile
+                signal.signal(number, handlers[number])
+        is_over = True
+        while waiting:
+            handler, number, frame = waiting.pop(0)
             handler(number, frame)
-        finally:
-            self._after()
