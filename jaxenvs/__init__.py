@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
+from jaxenvs import compilation as compilation  # first, as it guards what the process compiles from here on
 from jaxenvs import spaces
 from jaxenvs.checks import check_env
 from jaxenvs.drawing.film import gif

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from jaxenvs.arguments import function, instance, non_negative_int, shown, typed_key
-from jaxenvs.compilation.faults import warn_once
 from jaxenvs.environment import struct
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 
@@ -61,7 +60,6 @@ def rollout(
     if start is not None:
         instance("start[0]", start[0], VectorState, "a VectorState")
         instance("start[1]", start[1], VectorTimeStep, "a VectorTimeStep")
-    warn_once()
     reset_key, policy_key = jax.random.split(key)
     if start is None:
         start = venv.reset(reset_key)

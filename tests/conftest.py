@@ -11,9 +11,7 @@ from pathlib import Path
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # For what tests compile themselves. LLVM's -O1, as our own compiled functions have it: a tenth to a fifth faster, the
-# same bits. And one thread for each kernel, as the cores have tests to run; also, kernels over several threads that do
-# not wait for each other, which ours do, have been seen to wait for ever (jaxlib 0.10.2; by others too, always with
-# vmap).
+# same bits. And one thread for each kernel, as the cores have tests to run.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_multi_thread_eigen=false")
 # One thread for each of PyTorch's operations: tests run side by side, and threads that wait for a core spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

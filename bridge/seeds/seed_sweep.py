@@ -16,7 +16,6 @@ from bridge.seeds.larger_store import in_larger_store
 from bridge.seeds.model_training import Model, parameters_of, take_over, training_of
 from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.compilation import compiler_options
-from jaxenvs.compilation.faults import guarded
 from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance, gather, place
 from jaxenvs.learn.devices import is_first_process, largest
 from jaxenvs.learn.loop import Limits, Loop, run
@@ -223,8 +222,7 @@ def rows_of(in_a_row: int, keep: int | None, mesh: Mesh | None) -> Callable[...,
 
     def run_rows(training: Training, state: TrainingState, count: jax.Array) -> tuple[TrainingState, dict[str, Any]]:
         def advance_a_row(state: TrainingState, number: jax.Array, drawn: None) -> tuple[TrainingState, Any]:
-            with guarded():
-                state, metrics = advance(training, state, in_a_row, mesh)
+            state, metrics = advance(training, state, in_a_row, mesh)
             return state, _row_of(metrics)
 
         state, rows = run(Loop(advance_a_row), state, Limits(count), keep)

@@ -19,7 +19,7 @@ import jax
 import jaxenvs
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure
-from jaxenvs.compilation.faults import copies_in_loops, count_wrong_rows, count_wrong_shifts, flags
+from jaxenvs.compilation.faults import copies_in_loops, count_wrong_rows, count_wrong_shifts, count_wrong_sums, flags
 from jaxenvs.jax_names import CACHE_HIT_EVENT, setting
 from jaxenvs.learn.sweep import num_cores
 
@@ -107,6 +107,7 @@ def _results() -> str:
     ours, said = compiler_options(), []
     faults: list[tuple[str, Callable[..., int]]] = [
         ("some rows of matrix products wrong (jax-ml/jax#39103)", count_wrong_rows),
+        ("sums over broadcast arrays wrong (tensorflow/tensorflow#126812)", count_wrong_sums),
         ("small updates in loops as copies of the whole array (jax-ml/jax#40101)", copies_in_loops),
     ]
     for fault, has_fault in faults:
@@ -115,7 +116,7 @@ def _results() -> str:
         if has_fault(ours):
             said.append(f"jaxenvs and bridge compute {fault}: install another version of jaxlib")
         else:
-            remedy = f"set XLA_FLAGS={flags()}"
+            remedy = f"import jaxenvs before JAX runs, or set XLA_FLAGS={flags()}"
             said.append(f"jaxenvs and bridge compute correctly; your own jax.jit computes {fault}: {remedy}")
     if count_wrong_shifts():
         said.append(

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jaxenvs.compilation.faults import guard
+from jaxenvs.compilation.process_guard import guard_process
 from jaxenvs.jax_names import has_run, is_tracing
 
 _ran_before_fork = False
@@ -47,6 +48,8 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # platforms without fork need no check
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+guard_process()
 
 # Run one kernel after the other. By default XLA distributes kernels that do not depend on each other to its threads,
 # and waking the threads costs more than small kernels do. A kernel that is large enough is still split over the cores.

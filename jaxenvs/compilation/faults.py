@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,26 +11,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxlib.version import __version__ as jaxlib_version
 
+PRODUCTS_ALONE = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 # Options that avoid a fault, by the versions of jaxlib that have it.
 GUARDS: dict[str, dict[str, str]] = {
-    # Some rows of a matrix product are wrong where the product is fused with a sum: jax-ml/jax#39103. 0.10.1 and 0.11.0
-    # to 0.12.0.1 compute them right. With this option, XLA fuses products with nothing. Updates of PPO and SAC take as
-    # long as without, and differ in the last bits.
-    "0.10.2": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"},
-    # An update of a few bytes in a loop copies the whole array: jax-ml/jax#40101. 1,000 updates of 1 MB take 90 ms in
-    # the place of 0.04; without the pass that makes small loops one kernel, they take 0.1 ms.
-    "0.11.1": {"xla_disable_hlo_passes": "small-while-loop-hoisting"},
+    # Sums over broadcast arrays are wrong in most calls: tensorflow/tensorflow#126812. And with 0.10.2, some rows of a
+    # matrix product are wrong where the product is fused with a sum: jax-ml/jax#39103. With this option, XLA fuses
+    # products with nothing. Updates of PPO and SAC take as long as without, and differ in the last bits.
+    "0.10.2": PRODUCTS_ALONE,
+    "0.11.0": PRODUCTS_ALONE,
+    "0.11.2": PRODUCTS_ALONE,
+    # Besides, an update of a few bytes in a loop copies the whole array: jax-ml/jax#40101. 1,000 updates of 1 MB take
+    # 90 ms instead of 0.04; without the pass that makes small loops one kernel, they take 0.1 ms.
+    "0.11.1": PRODUCTS_ALONE | {"xla_disable_hlo_passes": "small-while-loop-hoisting"},
 }
 # A copy of the long array takes thousands of times as long as an update of a short one; without copies, both take as
 # long, but the long one has to be filled first.
 LENGTHS = 2**10, 2**20
 NUM_UPDATES = 2000
 SLOWDOWN_OF_COPIES = 100
-
-log = logging.getLogger("jaxenvs")
-
-_is_guarded: ContextVar[bool] = ContextVar("_is_guarded", default=False)
-_has_warned = False
 
 
 def guard() -> dict[str, str]:
@@ -47,38 +41,21 @@ def flags() -> str:
     return " ".join(f"--{name}={value}" for name, value in guard().items())
 
 
-@contextlib.contextmanager
-def guarded() -> Iterator[None]:
-    """Mark what is traced in this block as compiled with the guard, so that `warn_once` does not warn of it."""
-    token = _is_guarded.set(True)
-    try:
-        yield
-    finally:
-        _is_guarded.reset(token)
-
-
-def warn_once() -> None:
-    """Warn, once in a process, that this function is not compiled with the guard that this jaxlib needs."""
-    global _has_warned
-    options = guard()
-    if not options or _has_warned or _is_guarded.get() or jax.default_backend() != "cpu":
-        return
-    if all(name in os.environ.get("XLA_FLAGS", "") for name in options):
-        return
-    _has_warned = True
-    log.warning(
-        "jaxlib %s has a fault, which `jaxenvs doctor` describes. Functions that you compile yourself avoid it with "
-        "the environment variable XLA_FLAGS=%s or with jax.jit(..., "
-        "compiler_options=jaxenvs.compilation.compiler_options()). Other versions do not have it.",
-        jaxlib_version,
-        flags(),
-    )
-
-
 def _jit(function: Callable[..., Any], options: Mapping[str, str] | None, donate: bool = False) -> Callable[..., Any]:
     return jax.jit(
         function, compiler_options=None if options is None else dict(options), donate_argnums=0 if donate else ()
     )
+
+
+def count_wrong_sums(options: Mapping[str, str] | None = None) -> int:
+    """Count in how many of 50 calls a sum over a broadcast array is wrong (tensorflow/tensorflow#126812).
+
+    Args:
+      options: compiler options of the sum; None for the defaults of `jax.jit`.
+    """
+    total = _jit(lambda array: jnp.sum(jnp.broadcast_to(array, (2, 1024, 1024))), options)
+    ones = np.ones((1024, 1), np.float32)
+    return sum(float(total(ones)) != 2 * 1024 * 1024 for _ in range(50))
 
 
 def count_wrong_rows(options: Mapping[str, str] | None = None) -> int:

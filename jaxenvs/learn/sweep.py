@@ -16,7 +16,6 @@ from jax.sharding import Mesh
 from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure_by_default
-from jaxenvs.compilation.faults import guarded
 from jaxenvs.jax_names import has_run
 from jaxenvs.learn.devices import layouts, on_each, require_mesh
 from jaxenvs.learn.progress_bar import one_bar
@@ -120,8 +119,7 @@ def _compiled(
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], arguments)
 
     in_group = _empty(structure, kinds, length)
-    with guarded():
-        compiled = jax.jit(one_by_one, compiler_options=compiler_options()).lower(in_group).compile()
+    compiled = jax.jit(one_by_one, compiler_options=compiler_options()).lower(in_group).compile()
 
     def run(*arguments: Any) -> Any:
         def run_group(rows: jax.Array) -> Any:
@@ -150,8 +148,7 @@ def _compiled_on_devices(
     some = functools.partial(jax.lax.map, each) if is_cpu else jax.vmap(each)
     num_runs = len(rows) if is_cpu else mesh.size
     jitted = jax.jit(on_each(some, mesh, (divided,), divided), compiler_options=compiler_options())
-    with guarded():
-        compiled = jitted.lower(_empty(structure, kinds, len(rows))).compile()
+    compiled = jitted.lower(_empty(structure, kinds, len(rows))).compile()
 
     def run(*arguments: Any) -> Any:
         filled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], arguments)

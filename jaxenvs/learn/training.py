@@ -17,9 +17,7 @@ from jaxenvs import arguments
 from jaxenvs.checks import spaces_in_traced_code
 from jaxenvs.compilation import guarded_jit
 from jaxenvs.compilation.cache import configure_by_default
-from jaxenvs.compilation.faults import warn_once
 from jaxenvs.environment import static, struct
-from jaxenvs.jax_names import is_tracing
 from jaxenvs.learn.devices import layouts, require_mesh, run_on
 from jaxenvs.learn.off_policy import loop as off_policy
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
@@ -202,8 +200,6 @@ def advance(
     training.check()
     arguments.non_negative_int("num_iterations", num_iterations)
     arguments.boolean("progress", progress)
-    if mesh is None or is_tracing():
-        warn_once()
     result: tuple[TrainingState, dict[str, jax.Array]]
     if mesh is not None:
         training.check_devices(mesh)
