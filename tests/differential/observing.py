@@ -296,9 +296,14 @@ SEEN += ("action_masks", "use_masking", "lstm_states", "episode_starts")
 DRAWN = ("actions", "clipped_actions", "buffer_actions", "log_probs")
 
 
+# What the loops of SB3 set after a step's callback. In the first step of a rollout, these are left from the rollout
+# before, of which a ScheduledCallback sees only the ends of episodes.
+AFTER_A_STEP = ("idx", "done", "done_", "terminal_obs", "terminal_lstm_state", "terminal_value")
+
+
 def local(names: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """A callback's locals."""
-    found = {name: "there" for name in names}
+    found = {name: "there" for name in names if name not in AFTER_A_STEP}
     for name in (*SEEN, *DRAWN):
         if name in names:
             found[name] = plain(_infos(names[name]) if name == "infos" else names[name], _is_drawn(name, setting))
