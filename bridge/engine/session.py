@@ -81,6 +81,7 @@ class Session:
             self.plan = make_plan(algorithm, env)
         plan = self.plan
         if plan.actor is not None:
+            plan.actor.refresh()
             forget_graph(algorithm.policy)
         if plan is not before and (before is None or str(plan) != str(before)):
             log.log(logging.WARNING if plan.reasons else logging.INFO, "%s", plan)

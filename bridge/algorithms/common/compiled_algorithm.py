@@ -30,6 +30,7 @@ from bridge.configuration import without_dynamo
 from bridge.engine.plan import Plan, is_slower_compiled, require_engine
 from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import Session
+from bridge.engine.user_code.overrides import inner_environments
 from bridge.environment_ids import is_jax_id
 from bridge.factory import make_vec_env
 from bridge.host_env.serial_vec_env import SerialVecEnv
@@ -136,7 +137,8 @@ class CompiledAlgorithm(BaseAlgorithm):
         raise NotImplementedError
 
     def _init_callback(self, callback: Any, progress_bar: bool = False) -> BaseCallback:
-        default = getattr(getattr(self.env, "unwrapped", None), "default_callback", None)
+        *_, inner = inner_environments(self.env)
+        default = getattr(inner, "default_callback", None)
         if default is not None and not _has_callback(callback, default):
             others = callback if isinstance(callback, list) else [] if callback is None else [callback]
             callback = [

@@ -14,7 +14,7 @@ import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 import bridge
 from bridge.translate.policies.off_policy import flatten_networks
@@ -367,3 +367,24 @@ def test_values_are_of_the_observations_that_were_acted_on(name, callback):
         seen = torch.as_tensor(np.concatenate(env.seen[-10:]))
         values = model.policy.predict_values(seen).numpy().reshape(10, 2)
     np.testing.assert_allclose(model.rollout_buffer.values, values, rtol=1e-5, atol=1e-6)
+
+
+def test_a_policy_that_moves_to_shared_memory_acts_with_the_weights_there():
+    settings = {"learning_starts": 2, "gradient_steps": 0, "buffer_size": 64, "policy_kwargs": {"net_arch": [8]}}
+    model = bridge.TD3("MlpPolicy", bridge.make_vec_env("Pendulum-v1", 1, backend="serial"), seed=0, **settings)
+    model.learn(8)
+    model.policy.share_memory()  # which frees the memory that was there
+    with torch.no_grad():
+        for parameter in model.actor.parameters():
+            parameter.zero_()
+    model.learn(8, reset_num_timesteps=False)
+    actions = model.replay_buffer.actions[:16].ravel()
+    assert actions[:8].all()
+    assert not actions[8:].any()
+
+
+def test_a_copy_of_a_model_with_a_normalized_env_fails_as_in_sb3():
+    env = VecNormalize(bridge.make_vec_env("CartPole-v1", 1, seed=0))
+    model = copy.deepcopy(bridge.PPO("MlpPolicy", env, n_steps=4, batch_size=4, n_epochs=1).learn(4))
+    with pytest.raises(AttributeError, match="NoneType"):  # a copy of a VecNormalize has no environments
+        model.learn(4)
