@@ -13,6 +13,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # For what tests compile themselves. LLVM's -O1, as our own compiled functions have it: a tenth to a fifth faster, the
 # same bits. And one thread for each kernel, as the cores have tests to run.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_multi_thread_eigen=false")
+# Tests check that our own compiled functions are right without the guard for the whole process, which
+# tests/compilation checks in processes that it starts.
+os.environ.setdefault("JAXENVS_GUARD", "0")
 # One thread for each of PyTorch's operations: tests run side by side, and threads that wait for a core spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -92,7 +92,7 @@ STARTED = {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "0", "PJRT_NPROC": str((os.cpu_count
 
 
 # With other flags, rounding differs, and one training in sixteen ends in a dip of its learning curve.
-AS_USERS = {"XLA_FLAGS": ""}
+AS_USERS = {"XLA_FLAGS": "", "JAXENVS_GUARD": "1"}
 
 
 def run(codes, folder, **environment):
