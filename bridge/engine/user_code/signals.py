@@ -1,7 +1,7 @@
 """Python's signal handlers while a compiled function's results are stored.
 
-    compiled function runs          | results are written back | callbacks, next function, ...
-               Ctrl-C: handler waits .......................... | handler runs
+    compiled function runs          | results are written back, steps are counted, logs | next function, ...
+               Ctrl-C: handler waits ................................................... | handler runs
 
 Python runs handlers as soon as a call has returned, before its result is stored. An exception there would lose the
 arrays that were donated to the function, and the steps that it took would not be counted.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object]
@@ -51,19 +51,25 @@ def handlers_wait() -> Iterator[None]:
             else:
                 waiting.append((handler, number, frame))
 
+        handle.__module__ = getattr(handler, "__module__", None) or ""  # by which `has_handlers` knows it
         return handle
 
-    handlers = {number: each for number in NUMBERS if callable(each := signal.getsignal(number))}
-    stand_ins = {number: stand_in(each) for number, each in handlers.items()}
-    try:
-        for number, each in stand_ins.items():
-            signal.signal(number, each)
-        yield
-    finally:
-        for number, each in stand_ins.items():
-            if signal.getsignal(number) is each:  # otherwise user code has set another one meanwhile
-                signal.signal(number, handlers[number])
+    def restore(number: int, handler: Handler, each: Handler) -> None:
+        if signal.getsignal(number) is each:  # otherwise user code has set another one meanwhile
+            signal.signal(number, handler)
+
+    def call_all() -> None:
+        nonlocal is_over
         is_over = True
-        while waiting:
-            handler, number, frame = waiting.pop(0)
-            handler(number, frame)
+        with ExitStack() as calls:  # which makes all of them, also if one raises
+            for handler, number, frame in reversed(waiting):
+                calls.callback(handler, number, frame)
+
+    with ExitStack() as afterwards:  # in reverse order
+        afterwards.callback(call_all)
+        for number in NUMBERS:
+            if callable(handler := signal.getsignal(number)):
+                each = stand_in(handler)
+                afterwards.callback(restore, number, handler, each)
+                signal.signal(number, each)
+        yield

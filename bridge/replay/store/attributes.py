@@ -46,8 +46,9 @@ class SB3Attributes(buffers.ReplayBuffer):
             self._newest_store = self._waiting = None
             try:
                 self._newest_store = waiting.written_to(store)
-            finally:
-                self._is_lost = self._newest_store is None
+            except BaseException:
+                self.keep_on_device(store, waiting)  # type: ignore[attr-defined]
+                raise
         return self._newest_store
 
     @_device_store.setter

@@ -1,7 +1,7 @@
 """Steps that a store on the device does not have yet: a compiled function writes several at once.
 
-Calling a compiled function takes longer than it takes to write a step. The next compiled function that gets the store
-therefore writes these steps first; what reads the store before that has them written.
+Calling a compiled function takes longer than it takes to write a step. The next update therefore writes these steps
+first; what reads the store before that has them written.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ def orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array
     def draw(key: jax.Array) -> jax.Array:
         return jax.nn.initializers.orthogonal(gain)(key, shape, float)
 
+    if jax.default_backend() != "cpu":
+        return draw(key)
     drawn: jax.Array = jax.custom_batching.sequential_vmap(draw)(key)  # type: ignore[no-untyped-call]
     return drawn
 

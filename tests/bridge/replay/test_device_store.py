@@ -290,3 +290,21 @@ def test_integers_beyond_those_of_programs_are_no_others_without_an_error(name, 
         model.learn(8)
     stored = {"obs": "observations", "next_obs": "next_observations", "action": "actions"}[name]
     assert np.asarray(getattr(model.replay_buffer, stored))[0, 1] == value
+
+
+def test_steps_that_wait_survive_an_exception_in_the_function_that_writes_them(monkeypatch):
+    buffer = ReplayBuffer(8, spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
+    zeros = np.zeros((1, 2), np.float32)
+    buffer.to_device(zeros, 4)
+    step = zeros, np.zeros(1, int), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), zeros, zeros
+    buffer.add_on_device(4, *step)
+
+    def fails(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bridge.replay.store.waiting_steps._write", fails)
+        with pytest.raises(MemoryError):
+            buffer.size()
+    assert buffer.size() == 1
+    assert buffer.rewards[0] == 1
