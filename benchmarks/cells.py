@@ -39,7 +39,7 @@ OFF_POLICY_ITERATION, OFF_POLICY_IMAGES_ITERATION = 128, 32
 PICTURES_SETTINGS = {"buffer_size": 2000, "batch_size": 32, "learning_starts": 16}
 
 CALLBACKS = (callbacks.NO_OP, callbacks.SCHEDULED, callbacks.EVALUATION, callbacks.BELOW_ROLLOUT)
-# Off-policy, SB3's rollouts of 1 or 4 steps have no room for evaluations in them. These have an update for each step.
+# Off-policy, SB3's rollouts of 1 or 4 steps are too short for evaluations in them. These have an update for each step.
 LONG_ROLLOUTS = {"train_freq": 64, "gradient_steps": -1}
 # Each learn(1) is one rollout: of one step and an update, or short.
 SHORT_ROLLOUTS = {"DQN": {"train_freq": 1}, "PPO": {"batch_size": 16}}

@@ -248,7 +248,7 @@ class Side:
 
     @property
     def _environment(self) -> Any:
-        """An id in both worlds, or a class or function of the same name in both modules."""
+        """An id that both kinds of environments have, or a class or function of the same name in both modules."""
         _, _, env = NETWORKS[self.cell.network]
         module = importlib.import_module(f"benchmarks.peers.{'jax_' if self.cell.environments == JAX else ''}images")
         return env if "-v" in env else getattr(module, env, functools.partial(module.Images, env))

@@ -10,6 +10,7 @@ They are missing if JAX ran before the import, or if user code has assigned XLA_
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 
@@ -17,7 +18,7 @@ import jax
 from jaxlib.version import __version__ as jaxlib_version
 
 from jaxenvs.compilation.faults import flags, guard
-from jaxenvs.jax_names import COMPILE_EVENTS, has_run
+from jaxenvs.jax_names import COMPILE_EVENTS, has_run, setting
 
 VARIABLE, SWITCH = "XLA_FLAGS", "JAXENVS_GUARD"
 
@@ -29,9 +30,13 @@ _is_settled = True
 
 
 def guard_process() -> None:
-    """Append the flags that this jaxlib needs, unless JAX has run or the environment variable JAXENVS_GUARD is 0."""
+    """Append the flags that this jaxlib needs, unless JAX has run or the environment variable JAXENVS_GUARD is 0.
+
+    Where a plugin for another device may be loaded, nothing is done: it reads XLA_FLAGS too, and may be of a version of
+    XLA that ends the process.
+    """
     global _is_settled
-    if not guard() or os.environ.get(SWITCH) == "0":
+    if not guard() or os.environ.get(SWITCH) == "0" or _may_load_plugins():
         return
     _is_settled = False
     if has_run():
@@ -42,6 +47,12 @@ def guard_process() -> None:
         _appended.extend(f"--{name}={value}" for name, value in guard().items() if not _is_set(name, given))
         os.environ[VARIABLE] = " ".join([*given.split(), *_appended])
     jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+def _may_load_plugins() -> bool:
+    if setting("jax_platforms") == "cpu":
+        return False
+    return any(importlib.util.find_spec(name) is not None for name in ("jax_plugins", "libtpu"))
 
 
 def _listen(event: str, duration_secs: float, **_: str | int) -> None:

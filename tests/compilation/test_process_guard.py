@@ -45,6 +45,14 @@ CASES = {
         ["None"],
         False,
     ),
+    "with a plugin, which reads the flags too": (
+        "",
+        "import tempfile; folder = tempfile.mkdtemp(); os.mkdir(folder + '/jax_plugins'); sys.path.append(folder);"
+        "jax.config.update('jax_platforms', None); process_guard.guard_process(); show();"
+        "jax.config.update('jax_platforms', 'cpu'); process_guard.guard_process(); show()",
+        ["None", GUARD],
+        False,
+    ),
     "after JAX has run": ("", "jax.devices(); process_guard.guard_process(); show()", ["None"], True),
     "assigned later": (
         "",

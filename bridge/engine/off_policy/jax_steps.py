@@ -50,7 +50,7 @@ class NoiseAhead:
 
     @classmethod
     def of(cls, algorithm: OffPolicy, plan: Plan, settings: OffPolicySettings, key: np.ndarray) -> NoiseAhead:
-        """Return noise that includes that of the present iteration, drawn again only if it is not there yet."""
+        """Return noise that includes the present iteration's, drawn only if it is not there yet."""
         kept: NoiseAhead | None = algorithm._noise_on_jax
         # Numbers among the settings change no noise, and whatever else there is belongs to the structure.
         drawn_for = plan.network, algorithm.n_envs, jax.tree.structure(settings), key.tobytes()
@@ -92,7 +92,7 @@ def sample_action(algorithm: OffPolicy, plan: Plan, step: int) -> tuple[np.ndarr
 def settings_on_device(algorithm: OffPolicy) -> OffPolicySettings:
     """Return the current settings as JAX arrays, made again only if they have changed: they are some twenty numbers."""
     now, kept = algorithm._settings_now(), algorithm._settings_on_jax
-    # Those of an action noise are arrays, which have no equality.
+    # The numbers of an action noise are arrays, which have no equality.
     if kept is None or now.action_noise is not None or kept[0] != now:
         kept = now, jax.device_put(now)
         algorithm._settings_on_jax = kept
@@ -182,7 +182,7 @@ def _drawing_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
 
 
 def steps_together(algorithm: OffPolicy) -> int:
-    """Return how many steps wait for a compiled function: at most those of an iteration."""
+    """Return how many steps wait until the update writes them: an iteration's, or fewer."""
     return min(algorithm._frequency.frequency, MOST_WAITING)
 
 

@@ -84,7 +84,7 @@ class OnJax:
     def finish(self, buffer: RolloutBuffer) -> None:
         """Compute values, advantages and returns as the compiled rollout does.
 
-        Not if a callback has changed values or what computes them: those of earlier steps stay as they were then.
+        Not if a callback has changed values or what computes them: the values of earlier steps then stay as they were.
         """
         algorithm = self._algorithm
         if values_are_known_early(self._seen()) or not self._is_untouched(buffer):

@@ -67,7 +67,7 @@ _ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
 FORMATS = (HumanOutputFormat, JSONOutputFormat, CSVOutputFormat, TensorBoardOutputFormat)
 NOISES = (NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise)
 HOST_WRAPPERS = (VecVideoRecorder,)
-# Environments whose observations are never overwritten. Those of other classes may reuse their memory.
+# Environments whose observations are never overwritten. Other environments may reuse their memory.
 KEEPS_OBSERVATIONS = (
     *(SerialVecEnv, GymVecEnv, NativeVecEnv, ProcessVecEnv, JaxVecEnv),
     *(DummyVecEnv, SubprocVecEnv),
@@ -186,7 +186,7 @@ def _is_gymnasiums(env: Any) -> bool:
 
 
 def _has_library_methods(env: Any) -> bool:
-    """Return whether the methods of an environment that a training calls are still those of the library."""
+    """Return whether the methods of an environment that a training calls are still the library's."""
     methods = [getattr(getattr(type(env), name), "__module__", "") for name in ("step", "reset")]
     return not has_own_methods(env) and all(each.startswith(("gymnasium.", "stable_baselines3.")) for each in methods)
 

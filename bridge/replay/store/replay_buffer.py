@@ -182,7 +182,7 @@ class RingReplayBuffer(SB3Attributes):
 
     def reset(self) -> None:
         """Delete all that is stored."""
-        if self._is_lost:
+        if self._device_store is None and self._ring is None:
             self._is_lost, self._ring = False, self._make_ring()
         self.ring_on_host().reset()
 
@@ -286,14 +286,17 @@ class RingReplayBuffer(SB3Attributes):
             store, self._device_store = self._device_store, None
             action_dtype = self._parts()[1][1]
             spaces = self.obs_shape, self.observation_space, action_dtype
-            self._ring = device_store.to_host(store, *spaces, self.buffer_size)
-        if self._is_lost:
+            try:
+                self._ring = device_store.to_host(store, *spaces, self.buffer_size)
+            except BaseException:
+                self.keep_on_device(store)
+                raise
+        if self._is_lost or self._ring is None:
             raise RuntimeError(
                 "The contents of the replay buffer are lost, because an exception (such as one of a signal handler) "
                 "interrupted a compiled function that was updating them. Load the buffer again with "
                 "load_replay_buffer, or call its reset() to continue with an empty one."
             )
-        assert self._ring is not None
         return self._ring
 
     def why_not_on_device(self) -> str | None:

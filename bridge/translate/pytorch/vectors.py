@@ -30,7 +30,7 @@ class Vector:
 
     Args:
       tensors: of one dtype.
-      moves: whether `move` may move them. Those of float32 are then laid out as `aligned` does, others end to end.
+      moves: whether `move` may move them. Tensors of float32 are then laid out as `aligned` does, others end to end.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor], moves: bool = True) -> None:

@@ -308,3 +308,19 @@ def test_steps_that_wait_survive_an_exception_in_the_function_that_writes_them(m
             buffer.size()
     assert buffer.size() == 1
     assert buffer.rewards[0] == 1
+
+
+def test_an_interrupted_copy_to_the_host_loses_nothing(monkeypatch):
+    buffer = ReplayBuffer(8, spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
+    zeros = np.zeros((1, 2), np.float32)
+    buffer.add(zeros, zeros, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
+    buffer.to_device(zeros, 4)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device_store, "to_host", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.ring_on_host()
+    assert buffer.rewards[0] == 1
