@@ -32,9 +32,9 @@ ExportedOptimizers = tuple[tuple[str, ExportedOptimizer], ...]
 # From this many rows of a minibatch times parameters, an update takes up to a fifth less time if XLA runs kernels side
 # by side; below it takes up to a fifth more (multilayer perceptrons from 64 to 400 wide, on two cores).
 LARGE_UPDATE = 8_000_000
-# From this many parameters, updates take a fifth less time if the memory that one frees is kept for the next (CrossQ
-# with two million: 46 instead of 57 ms).
-LARGE_NETWORKS, KEPT_FOR_LARGE = 2_000_000, 8 * MOST_FROM_HEAP
+# From this many parameters, updates take a fifth less time if the memory that one frees is kept for the next, and from
+# two million on, if more of it is kept (CrossQ: 46 instead of 57 ms).
+LARGE_NETWORKS, LARGEST_NETWORKS, KEPT_FOR_LARGEST = 500_000, 2_000_000, 8 * MOST_FROM_HEAP
 
 
 class Learner:
@@ -74,7 +74,7 @@ class Learner:
         self._moments = {name: _Moments(each, self._params[name]) for name, each in self.optimizers.items()}
         self.num_params = sum(sum(vector.sizes) for vector in self._params.values())
         if self.num_params >= LARGE_NETWORKS:
-            keep_freed_memory(KEPT_FOR_LARGE)
+            keep_freed_memory(KEPT_FOR_LARGEST if self.num_params >= LARGEST_NETWORKS else MOST_FROM_HEAP)
         self.vectors()  # raises if something has no translation
         self.exported = {name: export_optimizer(each) for name, each in self.optimizers.items()}
 
