@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -48,7 +49,12 @@ class Encoding:
         """Return encoded observations, (batch, *encoded_shape). Discrete observations may come as (batch, 1)."""
         if self.nvec:
             numbers = observation.reshape(-1, len(self.nvec)).astype(jnp.int32)
-            one_hot = [jax.nn.one_hot(numbers[:, i], n, dtype=dtype) for i, n in enumerate(self.nvec)]
+            # Numbers with equally many classes together, because code for each takes long to compile.
+            runs = [(len([*run]), n) for n, run in itertools.groupby(self.nvec)]
+            parts = jax.lax.split(numbers, [count for count, _ in runs], axis=1)
+            one_hot = [
+                jax.nn.one_hot(part, n, dtype=dtype).reshape(-1, count * n) for part, (count, n) in zip(parts, runs)
+            ]
             return jnp.concatenate(one_hot, axis=1)
         return observation.astype(dtype) / 255 if self.is_image else observation.astype(dtype)
 
