@@ -14,7 +14,7 @@ import numpy as np
 from jaxenvs.arguments import no_parameter, one_of
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, unbounded_of
-from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 
 
 @environment
@@ -64,9 +64,9 @@ class BraxEnvironment(ThirdPartyEnvironment):
         before = inner.replace(metrics=dict(inner.metrics), info=dict(inner.info))
         stepped = self.library_env.step(before, action)
         inner = _hold(inner, stepped)
-        return inner, TimeStep(
-            inner.obs, inner.reward, inner.done, jnp.zeros((), bool), {**inner.info, "metrics": inner.metrics}
-        )
+        truncated = jnp.asarray(inner.info.get("truncation", 0), bool)  # of an EpisodeWrapper
+        terminated = jnp.asarray(inner.done, bool) & ~truncated
+        return inner, TimeStep(inner.obs, inner.reward, terminated, truncated, {**inner.info, "metrics": inner.metrics})
 
 
 RESETS = ("fresh", "first")
@@ -127,36 +127,54 @@ def from_brax(env: Any, resets: str = "fresh") -> BraxEnvironment:
     """Create an adapter of brax's `env`, which must not reset itself: use `brax.envs.get_environment`, not `create`.
 
     Args:
-      env: as `brax.envs.get_environment` returns it.
+      env: as `brax.envs.get_environment` returns it, or in brax's `EpisodeWrapper`, whose limit truncates.
       resets: "fresh": each episode starts with brax's `reset`, which costs as much as many steps. "first": each episode
         starts from a random one of 256 states that are computed here, once. brax's own training keeps the first state
         of each environment, and starts all its episodes there.
 
     Raises:
-      ValueError: `resets` is neither; or the environment resets itself or is of a batch.
+      ValueError: `resets` is neither; or the environment is in another wrapper.
     """
     one_of("resets", resets, RESETS)
-    wrapper = env
-    while "env" in vars(wrapper):
-        if (name := type(wrapper).__name__) in ("AutoResetWrapper", "VmapWrapper"):
-            raise ValueError(
-                f"env must not reset itself or be batched, got one in a {name}: pass what brax.envs.get_environment "
-                "returns."
-            )
-        wrapper = wrapper.env
+    refuse_wrappers(env, "brax", ["brax.envs.wrappers.training.EpisodeWrapper"])
     first = None
     if resets == "first":
         first = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), NUM_FIRST_STATES))
     started = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0)))
-    low, high = -np.ones(env.action_size, np.float32), np.ones(env.action_size, np.float32)
-    if hasattr(env, "sys"):
-        low, high = np.asarray(env.sys.actuator.ctrl_range, np.float32).T
     is_pipeline = "sys" in vars(env)  # not a wrapper of one
     return adapt(
         BraxEnvironment,
         env,
         observation_space=unbounded_of(started.obs),
-        action_space=box(low, high, low.shape, np.float32),
+        action_space=box(*_action_bounds(env.unwrapped, started), (env.action_size,), np.float32),
         params={"gravity": np.asarray(env.sys.gravity)} if is_pipeline else {},
         constants=first,
     )
+
+
+def _action_bounds(env: Any, started: Any) -> tuple[Any, Any]:
+    """Return the bounds of the actions that brax's `step` expects, by what it sends to the actuators.
+
+    The bounds are the range of the actuators if `step` sends them the action unchanged: physics clips it there.
+    Otherwise they are -1 and 1, from which environments of brax scale, and in which brax's own training acts.
+
+    Args:
+      started: what `reset` returns, as `jax.eval_shape` describes it.
+    """
+    is_sent: list[bool] = []
+
+    def step(state: Any, action: Any) -> Any:
+        def pipeline_step(pipeline_state: Any, sent: Any) -> Any:
+            is_sent.append(sent is action)
+            return pipeline_state
+
+        recorder = copy.copy(env)
+        recorder.pipeline_step = pipeline_step
+        return recorder.step(state, action)
+
+    if hasattr(env, "sys"):
+        jax.eval_shape(step, started, np.zeros(env.action_size, np.float32))
+    if not is_sent or not all(is_sent):
+        return -1, 1
+    low, high = np.asarray(env.sys.actuator.ctrl_range).T
+    return low, high

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxenvs.environment import environment
 from jaxenvs.third_party.adapter import ThirdPartyState, stretched
 from jaxenvs.third_party.gymnax import GymnaxEnvironment, adapt_with_params, with_parameters
-from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 
 IDS = ["Craftax-Classic-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"]
 
@@ -65,7 +65,11 @@ def from_craftax(env: Any, params: Any = None) -> CraftaxEnvironment:
     Args:
       env: as `craftax.craftax_env.make_craftax_env_from_name` returns it.
       params: its `EnvParams`; its `default_params` if not given.
+
+    Raises:
+      ValueError: the environment is in a wrapper. The adapter calls `step_env`, which wrappers do not change.
     """
+    refuse_wrappers(env, "craftax")
     return adapt_with_params(CraftaxEnvironment, env, env.default_params if params is None else params)
 
 

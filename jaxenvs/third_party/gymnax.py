@@ -17,7 +17,7 @@ from jaxenvs.arguments import is_real, no_parameter
 from jaxenvs.drawing.tiles import draw_tiles
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, ravelled, unbounded
-from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 
 # Environments whose observations leave their declared space.
 OUTSIDE = {"Catch-bsuite", "FourRooms-misc", "GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"}
@@ -116,7 +116,11 @@ def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
     Args:
       env: the first object that `gymnax.make` returns.
       params: its `EnvParams`; its `default_params` if not given.
+
+    Raises:
+      ValueError: the environment is in a wrapper. The adapter calls `step_env`, which wrappers of gymnax do not change.
     """
+    refuse_wrappers(env, "gymnax")
     return adapt_with_params(GymnaxEnvironment, env, env.default_params if params is None else params)
 
 

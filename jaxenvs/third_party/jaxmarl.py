@@ -15,7 +15,7 @@ from gymnasium import spaces
 from jaxenvs.arguments import shown
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment, adapt, box
-from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 from jaxenvs.wrappers.multi_agent.agents import shared_spaces
 
 
@@ -93,9 +93,13 @@ def from_jaxmarl(env: Any) -> JaxMarlEnvironment:
       env: as `jaxmarl.make` returns it.
 
     Raises:
-      ValueError: the agents have different spaces, so that they cannot share one policy.
+      ValueError: the agents have different spaces, so that they cannot share one policy; or the environment is in a
+        wrapper, or contains an environment of brax, which resets itself.
       TypeError: there is no such space in Gymnasium.
     """
+    # Their steps are those of a team against opponents whom they move themselves.
+    smax = "jaxmarl.environments.smax.heuristic_enemy_smax_env"
+    refuse_wrappers(env, "jaxmarl", [f"{smax}.HeuristicEnemySMAX", f"{smax}.LearnedPolicyEnemySMAX"])
     kinds = env.observation_space, env.action_space
     each = [{agent: _space(kind(agent)) for agent in env.agents} for kind in kinds]
     observation_space, action_space = shared_spaces(*each)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, flat_dict, unbounded
-from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 
 # Parts of observations that may be -1, for none, although their specs begin with 0.
 NONE_IS_MINUS_ONE = {"TSP": ("position",)}
@@ -79,11 +79,15 @@ make, ids = entry_points("jumanji", lambda: require_library("jumanji").registere
 
 
 def from_jumanji(env: Any) -> JumanjiEnvironment:
-    """Create an adapter of an environment of jumanji, without any of its wrappers that reset.
+    """Create an adapter of an environment of jumanji.
 
     Args:
-      env: as `jumanji.make` returns it.
+      env: as `jumanji.make` returns it, or in jumanji's `MultiToSingleWrapper`.
+
+    Raises:
+      ValueError: the environment is in another wrapper.
     """
+    refuse_wrappers(env, "jumanji", ["jumanji.wrappers.MultiToSingleWrapper"])
     space = _space(env.observation_spec)
     for name in NONE_IS_MINUS_ONE.get(type(env.unwrapped).__name__, ()):
         space[name] = box(-1, space[name].n - 1, (), np.int32)  # type: ignore[index]

@@ -1,15 +1,15 @@
-"""Functions that the adapters of all libraries share: find and create the environments of a library."""
+"""Functions that the adapters of all libraries share: find, check and create the environments of a library."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 import jax
 
-from jaxenvs.arguments import did_you_mean
+from jaxenvs.arguments import did_you_mean, type_name
 from jaxenvs.registry import UnknownEnvironment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment
 
@@ -51,6 +51,30 @@ def require_library(library: str, extra: str | None = None) -> Any:
             f"The environments of {extra or name} need {name}, which is not installed: "
             f'pip install "jaxenvs[{extra or library}]".'
         ) from None
+
+
+def refuse_wrappers(env: Any, library: str, followed: Collection[str] = (), mark: str = "reset") -> None:
+    """Raise an error if `env` contains another environment, unless it is a wrapper that the adapter follows.
+
+    Any other wrapper may reset its environment or batch it, or the functions that the adapter calls may bypass it.
+
+    Args:
+      followed: the wrappers that the adapter follows, as "module.Class".
+      mark: the attribute by which, together with a method `step`, an object is known to be an environment.
+    """
+    while inside := [
+        part
+        for part in getattr(env, "__dict__", {}).values()
+        if callable(getattr(part, "step", None)) and hasattr(part, mark)
+    ]:
+        if f"{type(env).__module__}.{type(env).__qualname__}" not in followed:
+            names = [name.rpartition(".")[2] for name in followed]
+            raise ValueError(
+                f"env must be an environment of {library} without wrappers{' other than ' if names else ''}"
+                f"{', '.join(names)}, got {type_name(env)} around {type_name(inside[0])}. Adapt the environment inside "
+                "it instead, and put wrappers of jaxenvs.wrappers around the result."
+            )
+        env = inside[0]
 
 
 def entry_points(

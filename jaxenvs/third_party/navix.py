@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, stretched
-from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 from jaxenvs.third_party.precision import in_32_bits
 
 
@@ -19,7 +19,8 @@ from jaxenvs.third_party.precision import in_32_bits
 class NavixEnvironment(ThirdPartyEnvironment):
     """Environment of navix, whose whole Timestep is the state.
 
-    Its parameters are `max_steps`, navix's limit of an episode, and `penality_coeff`, the cost of a slow success.
+    Its parameters are `max_steps`, navix's limit of an episode, and `penalty_coeff`, the cost of a slow success. Before
+    navix 4.0, the name of the latter is `penality_coeff`.
     """
 
     can_render = True
@@ -79,7 +80,12 @@ def from_navix(env: Any) -> NavixEnvironment:
 
     Args:
       env: as `navix.make` returns it.
+
+    Raises:
+      ValueError: the environment is in a wrapper.
     """
+    refuse_wrappers(env, "navix")
+    penalty = "penalty_coeff" if hasattr(env, "penalty_coeff") else "penality_coeff"
     started = jax.eval_shape(lambda: in_32_bits(env.reset, jax.random.key(0)))
     height, width = started.state.grid.shape
     tile = started.state.cache.patches.shape[1]
@@ -88,7 +94,7 @@ def from_navix(env: Any) -> NavixEnvironment:
         env,
         observation_space=_observation_space(env, started.observation),
         action_space=spaces.Discrete(int(env.action_space.n)),
-        params={"max_steps": env.max_steps, "penality_coeff": env.penality_coeff},
+        params={"max_steps": env.max_steps, penalty: getattr(env, penalty)},
         constants=(height * tile, width * tile),
     )
 

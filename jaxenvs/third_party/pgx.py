@@ -13,7 +13,7 @@ from gymnasium import spaces
 from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, unbounded
-from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 from jaxenvs.third_party.precision import in_32_bits
 
 # Games whose first two planes of an observation are the stones of the player to move and of the other one.
@@ -127,7 +127,11 @@ def from_pgx(env: Any) -> PgxEnvironment:
 
     Args:
       env: as `pgx.make` returns it.
+
+    Raises:
+      ValueError: the game is in a wrapper.
     """
+    refuse_wrappers(env, "pgx", mark="num_players")  # games contain objects that have `init` and `step`, too
     started = jax.eval_shape(lambda: in_32_bits(env.init, jax.random.key(0)))
     observation = started.observation
     is_binary = observation.dtype == bool

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import type_name
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, on_host, unbounded_of
-from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 
 
 @environment
@@ -85,10 +84,9 @@ def from_playground(env: Any) -> PlaygroundEnvironment:
       env: as `mujoco_playground.registry.load` returns it.
 
     Raises:
-      ValueError: the environment resets itself or is of a batch; or it is not on MJX's own implementation.
+      ValueError: the environment is in a wrapper; or it is not on MJX's own implementation.
     """
-    if "Wrapper" in type(env).__name__:
-        raise ValueError(f"env must not reset itself or be batched, got a {type_name(env)}: pass env.unwrapped.")
+    refuse_wrappers(env, "playground")
     if env.mjx_model.impl.value != "jax":
         raise ValueError(
             f"env must use MJX's JAX implementation, got {env.mjx_model.impl.value!r}: load it with "

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
-from jaxenvs.arguments import type_name
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.third_party.adapter import (
     ThirdPartyEnvironment,
@@ -20,7 +19,7 @@ from jaxenvs.third_party.adapter import (
     on_host,
     unbounded,
 )
-from jaxenvs.third_party.library import entry_points, require_library, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 from jaxenvs.third_party.precision import in_32_bits
 
 
@@ -62,6 +61,13 @@ class XMiniGridEnvironment(ThirdPartyEnvironment):
 
 TILE_SIZE = 32  # of xminigrid's pictures [pixels]
 
+# They change observations alone.
+WRAPPERS = [
+    "xminigrid.wrappers.DirectionObservationWrapper",
+    "xminigrid.wrappers.RulesAndGoalsObservationWrapper",
+    "xminigrid.experimental.img_obs.RGBImgObservationWrapper",
+]
+
 
 @shared
 def _build(name: str, **arguments: Any) -> XMiniGridEnvironment:
@@ -80,16 +86,13 @@ def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:
     """Create an adapter of an environment of xminigrid and its parameters.
 
     Args:
-      env, params: the pair that `xminigrid.make` returns.
+      env, params: the pair that `xminigrid.make` returns; `env` may be in wrappers of xminigrid that change
+        observations alone.
 
     Raises:
-      ValueError: the environment resets itself.
+      ValueError: the environment is in another wrapper.
     """
-    inside = env
-    while inside is not None:
-        if "AutoReset" in type(inside).__name__:
-            raise ValueError(f"env must not reset itself, got a {type_name(inside)}: pass the environment inside it.")
-        inside = getattr(inside, "_env", None)
+    refuse_wrappers(env, "xminigrid", WRAPPERS)
     observation = jax.eval_shape(lambda: in_32_bits(env.reset, params, jax.random.key(0))).observation
     traced = {"max_steps": params.max_steps}
     if hasattr(params, "ruleset"):

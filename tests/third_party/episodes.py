@@ -96,6 +96,19 @@ def assert_same(theirs, ours, mask, rtol):
         np.testing.assert_allclose(our, their, rtol=rtol, atol=rtol)
 
 
+def assert_saturates(env):
+    """Steps saturate at the bounds of the Box: an action beyond a bound is the bound, and one within it is not."""
+    env = env.unwrapped
+    low, high = env.action_space.low, env.action_space.high
+    middle = (low + high) / 2
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
+    step = jax.jit(lambda action: env.step(state, action)[1].observation)
+    for bound in (low, high):
+        within, at, beyond = (np.asarray(step(middle + scale * (bound - middle))) for scale in (0.5, 1, 2))
+        np.testing.assert_allclose(beyond, at, rtol=1e-5, atol=1e-6)
+        assert not np.allclose(within, at, rtol=1e-5, atol=1e-6)
+
+
 def keys_of(key, number):
     """The key of a reset and of a step, of a library whose steps want keys, from the key of an episode."""
     reset_key, step_key = jax.random.split(key)

@@ -15,7 +15,7 @@ import jaxenvs
 from jaxenvs import TimeStep, environment, struct
 from jaxenvs.third_party import ThirdPartyEnvironment, from_gymnax
 from jaxenvs.third_party.adapter import adapt, box, ravelled
-from jaxenvs.third_party.library import entry_points, shared
+from jaxenvs.third_party.library import entry_points, refuse_wrappers, shared
 
 
 @environment
@@ -162,6 +162,46 @@ def test_an_absent_library_is_answered_with_what_to_install(library, monkeypatch
     for call in (lambda: jaxenvs.make(f"{library}/anything"), lambda: jaxenvs.third_party.ids(library)):
         with pytest.raises(ImportError, match=rf'pip install "jaxenvs\[{library}\]"'):
             call()
+
+
+class Bare:
+    """What every library's environment has."""
+
+    num_players = 1
+
+    def reset(self):
+        pass
+
+    def step(self):
+        pass
+
+
+class EpisodeWrapper(Bare):
+    """In the style of the libraries, with the name of a wrapper that one of them has."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+
+@pytest.mark.parametrize("library", jaxenvs.registry.LIBRARIES)
+def test_every_adapter_refuses_a_wrapper_that_it_does_not_know(library):
+    adapt_object = getattr(jaxenvs.third_party, f"from_{library}")
+    params = [None] * (library == "xminigrid")
+    message = (
+        rf"env must be an environment of {library} without wrappers.*, got EpisodeWrapper around Bare\. Adapt the "
+    )
+    with pytest.raises(ValueError, match=message):
+        adapt_object(EpisodeWrapper(Bare()), *params)
+
+
+def test_a_wrapper_that_is_followed_may_be_around_no_other():
+    known = [f"{__name__}.EpisodeWrapper"]
+    refuse_wrappers(Bare(), "mine")
+    refuse_wrappers(EpisodeWrapper(EpisodeWrapper(Bare())), "mine", known)
+    unknown = type("Unknown", (EpisodeWrapper,), {})(Bare())
+    message = "without wrappers other than EpisodeWrapper, got Unknown around Bare"
+    with pytest.raises(ValueError, match=message):
+        refuse_wrappers(EpisodeWrapper(unknown), "mine", known)
 
 
 def test_ids_of_our_own_come_before_those_of_a_library(monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import jaxenvs
 from jaxenvs.third_party import from_brax
 from jaxenvs.third_party.brax import NUM_FIRST_STATES
-from tests.third_party.episodes import Shown, all_ids, assert_same_episodes
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes, assert_saturates
 
 envs = pytest.importorskip("brax.envs")
 
@@ -58,8 +58,45 @@ def assert_parity(library_env, env):
     ("arguments", "wrapper"), [({}, "AutoResetWrapper"), ({"batch_size": 2, "auto_reset": False}, "VmapWrapper")]
 )
 def test_what_resets_or_batches_by_itself_is_refused(arguments, wrapper):
-    with pytest.raises(ValueError, match=f"env must not reset itself or be batched, got one in a {wrapper}"):
+    with pytest.raises(ValueError, match=f"without wrappers other than EpisodeWrapper, got {wrapper} around"):
         from_brax(envs.create("fast", **arguments))
+
+
+def test_the_limit_of_an_episode_wrapper_truncates():
+    env = from_brax(envs.create("inverted_pendulum", episode_length=8, auto_reset=False, **CHEAP))
+    jaxenvs.check_env(env, num_steps=20)
+    state, _ = env.reset(jax.random.key(0))
+    walk = jax.jit(lambda actions: jax.lax.scan(env.step, state, actions)[1])
+    kept, fallen = walk(jnp.zeros((8, 1))), walk(jnp.ones((8, 1)))
+    np.testing.assert_array_equal(kept.truncated, [False] * 7 + [True])
+    assert not kept.terminated.any()
+    assert fallen.terminated.any()
+    assert not (fallen.terminated & fallen.truncated).any()
+
+
+class Direct(envs.get_environment("inverted_pendulum", **CHEAP).__class__):
+    """It sends actions to the actuators, whose range is from -3 to 3, as they are."""
+
+    def step(self, state, action):
+        pipeline_state = self.pipeline_step(state.pipeline_state, action)
+        return state.replace(pipeline_state=pipeline_state, obs=self._get_obs(pipeline_state))
+
+
+def test_actions_are_within_the_range_of_the_actuators_where_a_step_does_not_scale_them(pendulum):
+    direct = from_brax(Direct(**CHEAP))
+    np.testing.assert_array_equal(direct.action_space.high, [3.0])
+    assert_saturates(direct)
+    np.testing.assert_array_equal(pendulum.action_space.high, [1.0])
+    assert_saturates(pendulum)
+
+
+MOVED_BY_FORCES = [name for name in envs._envs if name not in ("fast", "swimmer")]  # SKIPPED says why not swimmer
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize("name", MOVED_BY_FORCES)
+def test_the_actions_of_every_environment_saturate_at_their_bounds(name):
+    assert_saturates(jaxenvs.make(f"brax/{name}", **CHEAP))
 
 
 def test_make_puts_braxs_customary_limit_on_an_episode(pendulum):

@@ -50,6 +50,26 @@ def test_an_object_can_be_adapted():
     assert env.action_space.n == 17
 
 
+class TenthOfReward:
+    """In the style of the wrappers that come with craftax's baselines: it forwards `step_env` past its own `step`."""
+
+    def __init__(self, env):
+        self._env = env
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+    def step(self, *args):
+        observation, state, reward, *rest = self._env.step(*args)
+        return observation, state, 0.1 * reward, *rest
+
+
+def test_wrappers_are_refused_and_not_dropped():
+    env = craftax_env.make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False)
+    with pytest.raises(ValueError, match="without wrappers, got TenthOfReward around CraftaxClassic"):
+        from_craftax(TenthOfReward(env))
+
+
 @pytest.mark.third_party
 def test_its_picture_can_be_drawn_in_any_size():
     env = jaxenvs.make(CLASSIC)

@@ -7,9 +7,10 @@ import pytest
 
 import jaxenvs
 from jaxenvs.third_party import from_gymnax
-from tests.third_party.episodes import Shown, all_ids, assert_same_episodes, keys_of
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes, assert_saturates, keys_of
 
 gymnax = pytest.importorskip("gymnax")
+pytest.importorskip("gymnax.wrappers.purerl")
 
 CHEAP = ("Breakout-MinAtar", "Catch-bsuite", "FrozenLake-misc", "MemoryChain-bsuite", "MetaMaze-misc")
 
@@ -83,6 +84,25 @@ def test_an_object_can_be_adapted_with_params_of_its_own():
     env, params = gymnax.make("CartPole-v1")
     assert from_gymnax(env, params.replace(gravity=1.0)).parameter("gravity") == 1.0
     assert from_gymnax(env).parameter("gravity") == params.gravity
+
+
+@pytest.mark.parametrize("id", ["MountainCarContinuous-v0", "Pendulum-v1"])  # what else has a Box does not clip
+def test_actions_saturate_at_their_bounds(id):
+    assert_saturates(jaxenvs.make(f"gymnax/{id}"))
+
+
+class TenthOfReward(gymnax.wrappers.purerl.GymnaxWrapper):
+    def step(self, *args):
+        observation, state, reward, *rest = self._env.step(*args)
+        return observation, state, 0.1 * reward, *rest
+
+
+@pytest.mark.parametrize("wrapper", ["FlattenObservationWrapper", "LogWrapper", TenthOfReward])
+def test_wrappers_are_refused_and_not_dropped(wrapper):
+    wrapper = getattr(gymnax.wrappers.purerl, wrapper) if isinstance(wrapper, str) else wrapper
+    env, params = gymnax.make("Pendulum-v1")
+    with pytest.raises(ValueError, match=f"without wrappers, got {wrapper.__name__} around Pendulum"):
+        from_gymnax(wrapper(env), params)
 
 
 def test_grids_have_a_picture():

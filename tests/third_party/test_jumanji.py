@@ -9,6 +9,7 @@ from jaxenvs.third_party import from_jumanji
 from tests.third_party.episodes import Shown, all_ids, assert_same_episodes
 
 jumanji = pytest.importorskip("jumanji")
+wrappers = pytest.importorskip("jumanji.wrappers")
 
 
 @pytest.mark.parametrize("id", all_ids("jumanji", "Snake-v1", "TSP-v1"))
@@ -63,6 +64,24 @@ def test_parts_of_parts_have_names_in_one_dict():
 def test_several_agents_are_refused():
     with pytest.raises(ValueError, match=r"The reward must be one number, got float32\[10\]"):
         jaxenvs.make("jumanji/Connector-v3")
+
+
+def test_several_agents_are_one_in_jumanjis_own_wrapper():
+    own = wrappers.MultiToSingleWrapper(jumanji.make("Connector-v3"))
+    env = from_jumanji(own)
+    state, theirs = own.reset(jax.random.key(0))
+    ours, timestep = env.reset(jax.random.key(0))
+    action = np.ones(env.action_space.shape, np.int32)
+    (_, theirs), (_, timestep) = own.step(state, action), env.step(ours, action)
+    assert timestep.reward == theirs.reward
+    np.testing.assert_array_equal(timestep.observation["grid"], theirs.observation.grid)
+
+
+@pytest.mark.parametrize("name", ["AutoResetWrapper", "VmapAutoResetWrapper", "VmapWrapper"])
+def test_wrappers_that_reset_or_batch_are_refused(name):
+    own = getattr(wrappers, name)(jumanji.make("Snake-v1"))
+    with pytest.raises(ValueError, match=f"other than MultiToSingleWrapper, got {name} around"):
+        from_jumanji(own)
 
 
 @pytest.mark.thorough  # what adapting does, the other tests hold

@@ -11,7 +11,7 @@ import pytest
 import jaxenvs
 from jaxenvs.third_party import from_playground
 from jaxenvs.wrappers import TimeLimit
-from tests.third_party.episodes import Shown, all_ids, assert_same_episodes
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes, assert_saturates
 
 pytest.importorskip("mujoco_playground")
 
@@ -66,8 +66,12 @@ def test_an_environment_on_another_implementation_or_in_a_wrapper_is_refused() -
     from mujoco_playground import wrapper
 
     own = registry.load("PendulumSwingup", config_overrides=JAX)
-    with pytest.raises(ValueError, match="BraxAutoResetWrapper"):
+    with pytest.raises(ValueError, match="without wrappers, got BraxAutoResetWrapper around"):
         from_playground(wrapper.wrap_for_brax_training(own))
+
+
+def test_actions_saturate_at_their_bounds(env) -> None:
+    assert_saturates(env)
 
 
 def test_nothing_is_printed() -> None:

@@ -8,6 +8,7 @@ import pytest
 import bridge
 import jaxenvs
 from jaxenvs import VectorEnv, learn
+from jaxenvs.third_party import from_jaxmarl
 from jaxenvs.wrappers import Agents
 from tests.third_party.episodes import keys_of
 
@@ -53,6 +54,19 @@ def test_its_agents_train_in_pure_jax():
 def test_agents_with_different_spaces_are_refused():
     with pytest.raises(ValueError, match="All agents must have one observation_space to share a policy"):
         jaxenvs.make("jaxmarl/MPE_simple_tag_v3")
+
+
+def test_wrappers_and_environments_that_reset_inside_are_refused():
+    from jaxmarl.wrappers.baselines import LogWrapper
+
+    with pytest.raises(ValueError, match="got LogWrapper around"):
+        from_jaxmarl(LogWrapper(jaxmarl.make("MPE_simple_spread_v3")))
+    with pytest.raises(ValueError, match="got Ant around AutoResetWrapper"):
+        jaxenvs.make("jaxmarl/ant_4x2")
+
+
+def test_a_team_against_opponents_of_the_library_is_adapted():
+    assert jaxenvs.make("jaxmarl/HeuristicEnemySMAX").num_agents == jaxmarl.make("HeuristicEnemySMAX").num_agents
 
 
 def test_parameters_go_to_the_library():
