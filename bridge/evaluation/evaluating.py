@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 import jaxenvs
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.specs import SPECS
+from bridge.configuration import with_own_settings
 from bridge.contrib import is_maskable
 from bridge.engine.user_code.overrides import inner_environments
 from bridge.environment_ids import is_jax_id
@@ -76,6 +77,7 @@ class Evaluation:
         return f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes"
 
 
+@with_own_settings
 def evaluate(
     model: BaseAlgorithm | BasePolicy,
     env: str | Environment[Any] | VectorEnv | VecEnv | gymnasium.Env[Any, Any],

@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
+from bridge.configuration import with_own_settings
 from bridge.errors import NotCompilable
 from bridge.seeds.model_training import Model, require_fully_compiled
 from bridge.seeds.seed_sweep import SeedSweep
@@ -24,6 +25,7 @@ LAST_SEED = 2**32 - 1  # NumPy's
 PROGRESS = np.linspace(1, 0, 101).tolist()
 
 
+@with_own_settings
 def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> list[AnyModel]:
     """Train one agent for each seed, all in one function that is compiled once and uses all cores of a CPU.
 

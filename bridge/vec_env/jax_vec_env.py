@@ -15,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from jax.sharding import Mesh
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from bridge.configuration import with_own_settings
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env import argument_checks as checks
 from bridge.vec_env.actions import ActionChecker
@@ -54,6 +55,7 @@ class JaxVecEnv(BatchedVecEnv):
 
     mesh: Mesh | None = None  # for objects pickled by versions without this attribute
 
+    @with_own_settings
     def __init__(
         self,
         env: Environment[Any] | VectorEnv,
@@ -108,6 +110,7 @@ class JaxVecEnv(BatchedVecEnv):
 
     # --- Stepping -----------------------------------------------------------------------------------------------
 
+    @with_own_settings
     def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:
         """Start an episode in every environment: the first one of the seed if `seed` was called, else the next one.
 
@@ -131,6 +134,7 @@ class JaxVecEnv(BatchedVecEnv):
         first: VecEnvObs = self.in_space_dtypes(jax.tree.map(np.array, observation))
         return first
 
+    @with_own_settings
     def step_async(self, actions: Any) -> None:
         """Start a step of all environments.
 
@@ -165,9 +169,9 @@ class JaxVecEnv(BatchedVecEnv):
             for index, info in zip(ended.tolist(), ended_infos(outputs, (ended,), self.t_start)):
                 infos[index] = info
             update_reset_infos(self.reset_infos, outputs.info, (ended,))
-        observation = self.in_space_dtypes(outputs.observation)
-        return observation, outputs.reward.astype(np.float32, copy=False), outputs.done, infos
+        return self.in_space_dtypes(outputs.observation), outputs.reward.astype("f4", copy=False), outputs.done, infos
 
+    @with_own_settings
     def step_torch(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         """Step on the device: actions and results are tensors, shared through DLPack, and there are no infos.
 

@@ -26,7 +26,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
-from bridge.configuration import without_dynamo
+from bridge.configuration import with_own_settings, without_dynamo
 from bridge.engine.plan import Plan, is_slower_compiled, require_engine
 from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import Session
@@ -74,6 +74,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     _recorded_at = 0
     _random_before_rollout: dict[str, Any] | None = None
 
+    @with_own_settings
     def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
         """Create the model, with SB3's arguments and `engine`.
 
@@ -100,6 +101,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         return self._own_session
 
     @property
+    @with_own_settings
     def plan(self) -> Plan:
         """The execution plan: which parts of training are compiled, and why the others are not.
 
@@ -116,6 +118,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     # --- SB3's methods ----------------------------------------------------------------------------------------------
 
+    @with_own_settings
     def learn(self, *args: Any, **kwargs: Any) -> Self:
         """Train the model as SB3's `learn`, with the same arguments.
 
@@ -178,6 +181,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         """
         return self._predict(observation, state, episode_start, deterministic)
 
+    @with_own_settings
     def _predict(
         self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: Any
     ) -> tuple[Any, Any]:
@@ -201,6 +205,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     # --- Random numbers, files, pickles -------------------------------------------------------------------------
 
+    @with_own_settings
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed everything that SB3 seeds, and the key from which compiled functions draw.
 
@@ -248,6 +253,7 @@ class CompiledAlgorithm(BaseAlgorithm):
             )
 
     @classmethod
+    @with_own_settings
     def load(cls, path: SavePath, *args: Any, **kwargs: Any) -> Self:
         """Load a model as SB3's `load`, with the same arguments.
 
