@@ -8,6 +8,7 @@ import importlib.util
 import os
 import platform
 import re
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +20,14 @@ import jax
 import jaxenvs
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure
-from jaxenvs.compilation.faults import copies_in_loops, count_wrong_rows, count_wrong_shifts, count_wrong_sums, flags
+from jaxenvs.compilation.faults import (
+    copies_in_loops,
+    count_wrong_rows,
+    count_wrong_shifts,
+    count_wrong_slices,
+    count_wrong_sums,
+    flags,
+)
 from jaxenvs.jax_names import CACHE_HIT_EVENT, setting
 from jaxenvs.learn.sweep import num_cores
 
@@ -122,6 +130,13 @@ def _results() -> str:
         said.append(
             "your own jax.jit computes x.at[1:].set(x[:-1]).reshape(...) wrong (openxla/xla#49176): use jnp.concatenate"
         )
+    if count_wrong_slices():
+        said.append(
+            "your own jax.jit computes dynamic slices of dynamic slices wrong where they begin outside of the array "
+            "(openxla/xla#49121): use JAX 0.12 or newer"
+        )
+    if said and sys.version_info < (3, 12):
+        said.append("JAX 0.12 has only one of these faults and is faster: it needs Python 3.12 or newer")
     return "; ".join(said) or "jax.jit has none of the known faults"
 
 

@@ -90,6 +90,27 @@ def count_wrong_shifts(options: Mapping[str, str] | None = None) -> int:
     return int(np.sum(found != np.concatenate([array[:1], array[:-1]]) + 1))
 
 
+def count_wrong_slices(options: Mapping[str, str] | None = None) -> int:
+    """Count how many of 48 slices of a slice are wrong: some are where they begin outside of the array.
+
+    JAX moves such a slice to the end of the array. Versions from 0.10.1 to 0.11.2 do not do that right if the array is
+    itself such a slice (openxla/xla#49121).
+
+    Args:
+      options: compiler options; None for the defaults of `jax.jit`.
+    """
+
+    def slice_twice(array: jax.Array, first: int, second: int) -> jax.Array:
+        return jax.lax.dynamic_slice(jax.lax.dynamic_slice(array, (first,), (4,)), (second,), (1,))
+
+    found, array = _jit(slice_twice, options), np.arange(10)
+    return sum(
+        int(found(array, first, second)[0]) != min(first, 6) + min(second, 3)
+        for first in range(8)
+        for second in range(6)
+    )
+
+
 def copies_in_loops(options: Mapping[str, str] | None = None) -> bool:
     """Return whether a small update in a loop copies the whole array, as with jaxlib 0.11.1 (jax-ml/jax#40101).
 

@@ -17,7 +17,7 @@ import jaxenvs
 from bridge.app import cli as of_bridge
 from jaxenvs import cli
 from jaxenvs.cli import machine_report
-from jaxenvs.compilation.faults import copies_in_loops, count_wrong_rows, count_wrong_shifts
+from jaxenvs.compilation.faults import copies_in_loops, count_wrong_rows, count_wrong_shifts, count_wrong_slices
 from tests.bridge.app.short_runs import error_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -205,6 +205,7 @@ def test_doctor_fits_on_a_screen_and_names_nobody(capsys):
     said = " ".join(text.split())
     assert ("jaxenvs and bridge compute correctly" in said) == (count_wrong_rows() > 0 or copies_in_loops())
     assert ("openxla/xla#49176" in said) == (count_wrong_shifts() > 0)
+    assert ("openxla/xla#49121" in said) == (count_wrong_slices() > 0)
     assert "JAX reads it" in text
     rows = {line.split()[0]: re.split(r"  +", line)[1:] for line in lines}
     assert rows["PPO"] == ["all", "nothing", "acting, updates"]  # on a CPU
