@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.jax_names import is_traced
+from jaxenvs.transformations import in_any_context
 
 # Environments, steps and similar things are counted in int32 inside compiled functions.
 MOST = 2**31 - 1
@@ -283,8 +284,9 @@ def _explained(method: Any, usage: str) -> Any:
             ) from None
         if takes_key and len(values) > 1 and is_real(values[1]) and np.ndim(values[1]) == 0:
             typed_key("key", values[1])  # which refuses a seed; keys of the old kind, uint32[2], pass
-        return method(self, *args, **kwargs)
+        return called(self, *args, **kwargs)
 
+    called = in_any_context(method)
     call.explains_calls = True  # type: ignore[attr-defined]
     return call
 

@@ -33,6 +33,12 @@ def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs:
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
+def varies_over_devices(array: jax.Array) -> bool:
+    """Return whether `jax.shard_map` with its check (`check_vma`) has typed an array as different on each device."""
+    aval: Any = jax.typeof(array)
+    return bool(aval.vma if hasattr(aval, "vma") else aval.manual_axis_type.varying)
+
+
 def is_traced(leaf: Any) -> bool:
     """Return whether a value is a tracer, which has no number yet."""
     return isinstance(leaf, jax.core.Tracer)

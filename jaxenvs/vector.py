@@ -16,6 +16,7 @@ from jaxenvs.arguments import batch_of_actions, instance, integer, non_negative_
 from jaxenvs.checks import action_struct, require_contract
 from jaxenvs.deprecated import FormerName, accept_former_names, warn_renamed
 from jaxenvs.environment import Environment, TimeStep, require_environment, static, struct
+from jaxenvs.transformations import batched_in_any_context, is_partitioned, varying
 
 TimeStepType = TypeVar("TimeStepType", bound=TimeStep)
 
@@ -128,6 +129,7 @@ class VectorEnv:
         env: Environment[Any] = self.env if self.env_axis is None else jax.tree.map(lambda leaf: leaf[0], self.env)
         return env
 
+    @batched_in_any_context
     def reset(self, key: jax.Array, episode: jax.Array | int = 0) -> tuple[VectorState, VectorTimeStep]:
         """Start an episode in every environment; return the VectorState and the VectorTimeStep.
 
@@ -161,6 +163,7 @@ class VectorEnv:
         env_states, timestep = self._start(self.env, key, state.episode)
         return state.replace(env_states=env_states), _with_statistics(timestep, state)
 
+    @batched_in_any_context
     def step(self, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
         """Take one step in every environment; return the next VectorState and the VectorTimeStep.
 
@@ -193,6 +196,7 @@ class VectorEnv:
             return self.restart(state, stepped, ended_before)
         return state, stepped
 
+    @batched_in_any_context
     def restart(
         self, state: VectorState, timestep: VectorTimeStep, mask: jax.Array
     ) -> tuple[VectorState, VectorTimeStep]:
@@ -299,6 +303,9 @@ def replace_where(start: Start, mask: jax.Array, batch: Any, shared: Any, per_en
       batch: a pytree with the leading axis `num_envs`, of which `start` makes some.
       shared, per_env: arguments of `start`; the latter has the leading axis `num_envs`.
     """
+    if is_partitioned(mask):
+        return _start_all(start, mask, batch, shared, per_env)
+    batch = varying(batch, mask, batch, shared, per_env)
     on_cpu = _start_if_any if mask.shape[0] < FEWEST_ENVS_TO_SEARCH else _start_ended
     return jax.lax.platform_dependent(
         mask, batch, shared, per_env, cpu=partial(on_cpu, start), default=partial(_start_all, start)
@@ -334,16 +341,15 @@ def _start_ended(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env
 
     def start_chunk(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
         first, batch = carry
-        indices = jnp.searchsorted(rank, first + chunk + 1, method="scan_unrolled").astype(jnp.int32)
-        gathered = jnp.minimum(indices, num_envs - 1)
-        started = start(shared, jax.tree.map(lambda leaf: leaf[gathered], per_env))
-        # Indices past the last environment are dropped; `+ chunk` keeps them unique.
-        target = jnp.where(indices < num_envs, indices, num_envs + chunk)
+        # Where fewer are left than a chunk holds, the last one is started several times, and written with equal values.
+        wanted = jnp.minimum(first + chunk + 1, total)
+        indices = jnp.searchsorted(rank, wanted, method="scan_unrolled").astype(jnp.int32)
+        started = start(shared, jax.tree.map(lambda leaf: leaf[indices], per_env))
         batch = jax.tree.map(
             lambda old, new: (
                 _as_rows(old)
-                .at[target]
-                .set(_as_rows(new), mode="drop", indices_are_sorted=True, unique_indices=True)
+                .at[indices]
+                .set(_as_rows(new), mode="promise_in_bounds", indices_are_sorted=True)
                 .reshape(old.shape)
             ),
             batch,
@@ -351,7 +357,7 @@ def _start_ended(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env
         )
         return first + chunk.shape[0], batch
 
-    _, batch = jax.lax.while_loop(lambda carry: carry[0] < total, start_chunk, (jnp.zeros((), jnp.int32), batch))
+    _, batch = jax.lax.while_loop(lambda carry: carry[0] < total, start_chunk, (jnp.zeros_like(total), batch))
     return batch
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 # From the bottom up. Modules in one line may import each other.
 FLOORS = [
-    ["jaxenvs.jax_names", "jaxenvs.picture_size", "jaxenvs.deprecated"],
+    ["jaxenvs.jax_names", "jaxenvs.picture_size", "jaxenvs.deprecated", "jaxenvs.transformations"],
     [
         "jaxenvs.environment",
         "jaxenvs.spaces",

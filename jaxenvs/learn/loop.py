@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxenvs.learn import progress_bar
 from jaxenvs.learn.progress_bar import Bar
+from jaxenvs.transformations import varying
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,17 +58,18 @@ def run(loop: Loop, carry: Any, limits: Limits, keep: int | None = None, bar: Ba
       The last carry, and the records, stacked; None if none are kept.
     """
     at_once, count = loop.num_at_once, limits.count
+    carry = start = varying(carry, carry)
     if isinstance(count, int) and keep == count and loop.draw is None and limits.goes_on is None and bar is None:
         numbers = jnp.arange(count, dtype=jnp.int32)  # the same as below, but an iteration is traced once
-        return jax.lax.scan(lambda carry, number: loop.iterate(carry, number, None), carry, numbers)
+        return jax.lax.scan(lambda carry, number: varying(loop.iterate(carry, number, None), start), carry, numbers)
     first = jnp.zeros((), jnp.int32)
     state: Any = carry, None
     if keep is not None:
         drawn = None if loop.draw is None else jax.eval_shape(loop.draw, first)
-        state = carry, zeros(jax.eval_shape(loop.iterate, carry, first, drawn)[1], max(keep, 1))
+        state = carry, varying(zeros(jax.eval_shape(loop.iterate, carry, first, drawn)[1], max(keep, 1)), carry)
 
     def iterate(number: jax.Array, state: Any, drawn: Any = None) -> Any:
-        carry, record = loop.iterate(state[0], number, drawn)
+        carry, record = varying(loop.iterate(state[0], number, drawn), start)
         return carry, None if keep is None else put(state[1], number, record)
 
     def iterate_chunk(index: jax.Array, state: Any) -> Any:

@@ -25,6 +25,7 @@ from jax.experimental import io_callback
 from tqdm import tqdm
 
 from jaxenvs.learn.devices import psum
+from jaxenvs.transformations import varying
 
 # Seconds between two calls of one training.
 INTERVAL = 0.5
@@ -71,7 +72,7 @@ def fori_loop(
         return end, jnp.clip(next_call // chunk, end + 1, num_chunks), run, (state, metrics)
 
     none, first_call = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)
-    loop = (none, first_call, none, carry)
+    loop = varying((none, first_call, none, carry), carry)
     return jax.lax.while_loop(lambda loop: loop[0] < num_chunks, go_on, loop)[3]
 
 

@@ -26,6 +26,7 @@ from jaxenvs.learn.on_policy import loop as on_policy
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.settings import Settings
 from jaxenvs.learn.training_state import TrainingState
+from jaxenvs.transformations import in_any_context
 from jaxenvs.vector import VectorEnv
 
 
@@ -101,6 +102,7 @@ class Training:
         if mesh is not None:
             self.algorithm.check_devices(require_mesh(mesh).size, self.venv.num_envs)
 
+    @in_any_context
     def init(self, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> TrainingState:
         """Return the state before the first iteration.
 
@@ -148,6 +150,7 @@ class Result:
         return self.state.learner.network_params
 
 
+@in_any_context
 def train(
     key: jax.Array, training: Training, params: Any = None, mesh: Mesh | None = None, progress: bool = False
 ) -> Result:
@@ -163,6 +166,7 @@ def train(
     return Result(*advance(training, training.init(key, params, mesh), training.num_iterations, mesh, progress))
 
 
+@in_any_context
 def advance(
     training: Training, state: TrainingState, num_iterations: int, mesh: Mesh | None = None, progress: bool = False
 ) -> tuple[TrainingState, dict[str, jax.Array]]:

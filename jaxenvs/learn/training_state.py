@@ -81,9 +81,15 @@ class RecentEpisodes:
         # Of more than 100 episodes only the last ones are written, so that no two go to the same place.
         is_kept = done & (number > count - WINDOW)
         place = jnp.where(is_kept, (self.position + number - 1) % WINDOW, WINDOW)
+
+        def put(ring: jax.Array, values: jax.Array) -> jax.Array:
+            with_spare = jnp.append(ring, jnp.zeros_like(ring[:1]))  # which takes what is not kept
+            written: jax.Array = with_spare.at[place].set(values.astype(ring.dtype))[:WINDOW]
+            return written
+
         recent = RecentEpisodes(
-            returns=self.returns.at[place].set(returns.astype(self.returns.dtype), mode="drop"),
-            lengths=self.lengths.at[place].set(lengths.astype(self.lengths.dtype), mode="drop"),
+            returns=put(self.returns, returns),
+            lengths=put(self.lengths, lengths),
             position=(self.position + count) % WINDOW,
             size=jnp.minimum(self.size + count, WINDOW),
         )

@@ -18,6 +18,7 @@ from jaxenvs.physics2d.constants import LINEAR_SLOP, MAX_CONDITION, MAX_LINEAR_C
 from jaxenvs.physics2d.geometry import Frame, Number, Vector, clamp, frame, row, with_row
 from jaxenvs.physics2d.kernels import once
 from jaxenvs.physics2d.world import Pairs, World
+from jaxenvs.transformations import varying
 
 Velocity: TypeAlias = tuple[Number, Number, Number]  # of x, y and angle; or these themselves
 
@@ -202,7 +203,7 @@ def touching(world: World, pairs: Pairs) -> tuple[jax.Array, jax.Array]:
         is_one = (row(pairs.count, pair) > 0) & (row(pairs.key, pair) % len(world.bodies) == body)
         return jnp.where(is_one, with_row(found, many, pair), found), many + is_one.astype(jnp.int32)
 
-    start = jnp.zeros(world.pairs, jnp.int32), jnp.int32(0)
+    start = varying((jnp.zeros(world.pairs, jnp.int32), jnp.int32(0)), pairs)
     result: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(jnp.int32(0), number * len(order), visit, start)
     return result
 
@@ -227,7 +228,8 @@ def prepare_all(
     def add(slot: Any, table: Any) -> Any:
         return with_row(table, slot, of_slot(slot))
 
-    result: tuple[Contact, Impulses] = jax.lax.fori_loop(0, number, add, table)
+    start = varying(table, pairs, manifolds, order, number, positions)
+    result: tuple[Contact, Impulses] = jax.lax.fori_loop(0, number, add, start)
     return result
 
 
@@ -240,7 +242,8 @@ def warm_start_all(prepared: Contact, number: jax.Array, velocities: jax.Array, 
         pushed: jax.Array = with_row(velocities, contact.body, jnp.stack(moved))
         return pushed
 
-    started: jax.Array = jax.lax.fori_loop(0, number, start, velocities)
+    before = varying(velocities, velocities, prepared, number, pushes)
+    started: jax.Array = jax.lax.fori_loop(0, number, start, before)
     return started
 
 
@@ -255,7 +258,8 @@ def solve_all_velocities(
         moved, pushed = solve_velocity(contact, _row3(velocities, contact.body), row(pushes, slot))
         return with_row(velocities, contact.body, jnp.stack(moved)), with_row(pushes, slot, pushed)
 
-    result: tuple[jax.Array, Impulses] = jax.lax.fori_loop(0, number, solve, (velocities, pushes))
+    start = varying((velocities, pushes), velocities, prepared, number, pushes)
+    result: tuple[jax.Array, Impulses] = jax.lax.fori_loop(0, number, solve, start)
     return result
 
 
@@ -277,7 +281,8 @@ def solve_all_positions(
         moved, separation = solve_position(world, row(manifolds, pair), body, _row3(positions, body), share)
         return with_row(positions, body, jnp.stack(moved)), jnp.minimum(least, separation)
 
-    result: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(0, number, solve, (positions, jnp.float32(0)))
+    start = varying((positions, jnp.float32(0)), positions, pairs, manifolds, order, number)
+    result: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(0, number, solve, start)
     return result
 
 

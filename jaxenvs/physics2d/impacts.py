@@ -32,6 +32,7 @@ from jaxenvs.physics2d.constants import (
 from jaxenvs.physics2d.geometry import frame, row, with_row
 from jaxenvs.physics2d.listing import update_pair
 from jaxenvs.physics2d.world import World, WorldState
+from jaxenvs.transformations import varying
 
 
 @struct
@@ -87,7 +88,7 @@ def solve_impacts(world: World, state: WorldState, before: jax.Array, edges: jax
         )
         return state, motion, meets
 
-    start = state, motion, jnp.ones((), bool)
+    start = varying((state, motion, jnp.ones((), bool)), state, motion, edges)
     solved: WorldState = jax.lax.while_loop(lambda carry: carry[2], look, start)[0]
     return solved
 
@@ -112,9 +113,8 @@ def _first_impact(
         time = jnp.where(is_asked, row(motion.time, pair), 1)
         return motion, jnp.where(time < earliest, pair, first), jnp.minimum(time, earliest)
 
-    found: tuple[Motion, jax.Array, jax.Array] = jax.lax.fori_loop(
-        0, number, look, (motion, jnp.int32(0), jnp.float32(1))
-    )
+    start = varying((motion, jnp.int32(0), jnp.float32(1)), state, motion, edges)
+    found: tuple[Motion, jax.Array, jax.Array] = jax.lax.fori_loop(0, number, look, start)
     return found
 
 
@@ -143,7 +143,8 @@ def _time_of(world: World, state: WorldState, motion: Motion, edges: jax.Array, 
         sweep = Sweep(tuple(before), tuple(after), center)
         return time_of_impact(segment, vertices, sweep)
 
-    meets, share = jax.lax.cond(may_meet, search, lambda: (jnp.zeros((), bool), jnp.float32(1)))
+    never = varying((jnp.zeros((), bool), jnp.float32(1)), state, motion, edges)
+    meets, share = jax.lax.cond(may_meet, search, lambda: never)
     time = jnp.where(meets, jnp.minimum(late + (1 - late) * share, 1), 1)
     return dataclasses.replace(
         motion,
@@ -218,7 +219,7 @@ def _touch(
 
     nothing = motion.edge_since, no_manifolds(world.pairs), jnp.zeros(world.pairs, jnp.int32), jnp.int32(0)
     state, edge_since, manifolds, order, number = jax.lax.fori_loop(
-        jnp.int32(0), broad_phase.number_of(state.pairs) + 1, visit, (state, *nothing)
+        jnp.int32(0), broad_phase.number_of(state.pairs) + 1, visit, varying((state, *nothing), state, motion, edges)
     )
     return state, dataclasses.replace(motion, edge_since=edge_since), manifolds, order, number
 
@@ -246,14 +247,15 @@ def _go_on(
     _, places, _ = jax.lax.while_loop(
         lambda carry: (carry[0] < IMPACT_POSITION_ITERATIONS) & ~carry[2],
         push_apart,
-        (jnp.int32(0), island.positions_of(state), jnp.zeros((), bool)),
+        varying((jnp.int32(0), island.positions_of(state), jnp.zeros((), bool)), state, manifolds, order, number),
     )
     prepared, pushes = contacts.prepare_all(world, state.pairs, manifolds, order, number, places)
     velocities, _ = jax.lax.fori_loop(
         0,
         VELOCITY_ITERATIONS,
         lambda _, carry: contacts.solve_all_velocities(prepared, number, *carry),
-        (island.velocities_of(state), jax.tree.map(jnp.zeros_like, pushes)),  # they start from zero, and are not stored
+        # Impulses start from zero, and are not stored.
+        varying((island.velocities_of(state), jax.tree.map(jnp.zeros_like, pushes)), state, prepared, number),
     )
     start = row(places, body)
     end, velocity = island.integrate(start, row(velocities, body), (1 - time) * TIMESTEP)

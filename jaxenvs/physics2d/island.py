@@ -25,6 +25,7 @@ from jaxenvs.physics2d.constants import (
 from jaxenvs.physics2d.geometry import row, rows, table, with_row
 from jaxenvs.physics2d.kernels import in_blocks
 from jaxenvs.physics2d.world import Pairs, World, WorldState
+from jaxenvs.transformations import varying
 
 
 class Motors(NamedTuple):
@@ -101,7 +102,8 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
             velocities, impulses = carry
             return joints.solve_all_velocities(world, fixed, prepared, velocities, impulses, speeds, most)
 
-        return jax.lax.fori_loop(0, VELOCITY_ITERATIONS, once_more, (velocities, impulses))
+        start = varying((velocities, impulses), prepared, velocities, impulses, speeds, most)
+        return jax.lax.fori_loop(0, VELOCITY_ITERATIONS, once_more, start)
 
     velocities, impulses = in_blocks(iterate)(prepared, velocities, impulses, speeds, most)
     bodies = [integrate(p, v, TIMESTEP) for p, v in zip(rows(positions_of(state)), velocities, strict=True)]
@@ -174,7 +176,7 @@ def iterate_on_the_ground(world: World, task: Task) -> Moving:
         velocities, pushes = jax.lax.fori_loop(0, slots, solve_contact, (velocities, moving.pushes))
         return Moving(velocities, impulses, pushes)
 
-    solved: Moving = jax.lax.fori_loop(0, VELOCITY_ITERATIONS, iterate, task.start)
+    solved: Moving = jax.lax.fori_loop(0, VELOCITY_ITERATIONS, iterate, varying(task.start, task))
     return solved
 
 
@@ -206,7 +208,7 @@ def finish_on_the_ground(world: World, state: WorldState, task: Task, moving: Mo
         stored: jax.Array = with_row(impulses, pair, jnp.where(keeps, row(impulses, pair), new))
         return stored
 
-    stored = jax.lax.fori_loop(0, task.number, store, state.pairs.impulse)
+    stored = jax.lax.fori_loop(0, task.number, store, varying(state.pairs.impulse, task, moving, state.pairs))
     bodies = [integrate(p, v, TIMESTEP) for p, v in zip(rows(positions_of(state)), moving.velocities, strict=True)]
     solved = Solved(
         table([p for p, _ in bodies]),
@@ -267,13 +269,13 @@ def solve_joint_positions(world: World, solved: Solved, rounds: Any, has_gradien
         goes_on = (carry[0] < POSITION_ITERATIONS) & ~carry[2]
         return jax.tree.map(lambda new, old: jnp.where(goes_on, new, old), iterate(carry), carry)
 
-    start = jnp.asarray(rounds, jnp.int32), solved.position, solved.is_solved
+    start = varying((jnp.asarray(rounds, jnp.int32), solved.position, solved.is_solved), solved)
     _, positions, is_solved = jax.lax.fori_loop(0, POSITION_ITERATIONS, iterate_or_not, start)
     return solved._replace(position=positions, is_solved=is_solved)
 
 
 def _iterate_positions(iterate: Any, solved: Solved, rounds: Any) -> Solved:
-    start = jnp.asarray(rounds, jnp.int32), solved.position, solved.is_solved
+    start = varying((jnp.asarray(rounds, jnp.int32), solved.position, solved.is_solved), solved)
     _, positions, is_solved = jax.lax.while_loop(
         lambda carry: (carry[0] < POSITION_ITERATIONS) & ~carry[2], iterate, start
     )

@@ -13,6 +13,7 @@ from jaxenvs.physics2d.collision.boxes import collide_box
 from jaxenvs.physics2d.collision.narrow_phase import Manifold, collide, no_manifolds
 from jaxenvs.physics2d.geometry import Frame, frame, row, with_row
 from jaxenvs.physics2d.world import Pairs, World, WorldState
+from jaxenvs.transformations import varying
 
 
 def update_pair(
@@ -69,7 +70,7 @@ def update_pairs(world: World, state: WorldState, edges: jax.Array) -> tuple[Wor
 
         return jax.lax.cond(is_near, keep, drop, state, manifolds)
 
-    start = state, no_manifolds(world.pairs), jnp.int32(0)
+    start = varying((state, no_manifolds(world.pairs), jnp.int32(0)), state, edges)
     state, manifolds, kept = jax.lax.fori_loop(0, broad_phase.number_of(state.pairs), visit, start)
     is_kept = jnp.arange(world.pairs) < kept
     pairs = dataclasses.replace(

@@ -23,6 +23,7 @@ from jaxenvs.physics2d.island import Motors, Solved
 from jaxenvs.physics2d.kernels import in_blocks, one_by_one
 from jaxenvs.physics2d.listing import update_pairs
 from jaxenvs.physics2d.world import World, WorldState
+from jaxenvs.transformations import unchecked, varying
 
 
 def start(world: World, origin: Any, angle: Any, edges: jax.Array) -> WorldState:
@@ -39,7 +40,8 @@ def start(world: World, origin: Any, angle: Any, edges: jax.Array) -> WorldState
     boxes = jnp.stack([broad_phase.tight_box(v, at_one) for v, at_one in zip(world.vertices, _each(at, bodies))])
     fat = jnp.concatenate([boxes[:, :2] - FAT_MARGIN, boxes[:, 2:] + FAT_MARGIN], axis=1)
     found = broad_phase.candidates(world, fat, broad_phase.edge_boxes(edges), jnp.ones(bodies, bool))
-    pairs, _ = broad_phase.add_pairs(broad_phase.no_pairs(world), found)
+    # `checkify` does not support the loop under `vmap`.
+    pairs, _ = unchecked(broad_phase.add_pairs)(broad_phase.no_pairs(world), found)
     return WorldState(
         position=jnp.stack([x, y], axis=1),
         angle=angle,
@@ -80,7 +82,7 @@ def step(
         return jax.lax.cond(
             state.pairs.key[0] >= 0,
             lambda: update_pairs(world, state, edges),
-            lambda: (state, no_manifolds(world.pairs)),
+            lambda: varying((state, no_manifolds(world.pairs)), state, edges),
         )
 
     state, manifolds = one_by_one(look)(state, edges)
@@ -89,13 +91,13 @@ def step(
     solved = island.solve_in_the_air(world, state, motors)
 
     def solve(state: WorldState, motors: Motors, manifolds: Manifold, solved: Solved) -> Any:
-        touches = jnp.any(state.pairs.count > 0)
+        touches, given = jnp.any(state.pairs.count > 0), (state, motors, manifolds, solved)
 
         def go_on() -> Any:
             changed, impulse = jax.lax.cond(
                 touches,
-                lambda: island.solve_on_the_ground(world, state, motors, manifolds),
-                lambda: (solved, state.pairs.impulse),
+                lambda: varying(island.solve_on_the_ground(world, state, motors, manifolds), given),
+                lambda: varying((solved, state.pairs.impulse), given),
             )
             rounds = jnp.where(touches, 0, 1)  # one round was done in the air
             return island.solve_positions(world, state.pairs, manifolds, changed, rounds), impulse

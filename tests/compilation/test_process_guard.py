@@ -75,8 +75,8 @@ CASES = {
     ),
     "a fork before JAX runs": (
         "",
-        "process_guard.guard_process(); pid = os.fork(); jax.numpy.zeros(3) + 1; show(); sys.stdout.flush();"
-        "os.waitpid(pid, 0) if pid else os._exit(0)",
+        "process_guard.guard_process(); pid = os.fork(); pid and os.waitpid(pid, 0); jax.numpy.zeros(3) + 1; show();"
+        "sys.stdout.flush(); pid or os._exit(0)",
         ["None"] * 2,
         False,
     ),

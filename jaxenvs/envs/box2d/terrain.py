@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import struct
+from jaxenvs.transformations import varying
 
 STEP = 14 / 30  # m between two points
 POINTS = 200
@@ -118,7 +119,7 @@ def build(draws: Draws) -> Terrain:
     start = _Place(
         level, jnp.float32(0), jnp.int32(GRASS), jnp.zeros((), bool), jnp.int32(START), nothing, level, nothing
     )
-    _, terrain = jax.lax.scan(point, start, draws)
+    _, terrain = jax.lax.scan(point, varying(start, draws), draws)
     return terrain
 
 

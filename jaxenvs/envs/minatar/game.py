@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.transformations import set_or_drop
 
 SIZE = 10  # cells along each side
 NONE, LEFT, UP, RIGHT, DOWN, FIRE = range(6)  # the actions, in the reference's order
@@ -157,7 +158,7 @@ class Game(Environment[State], Generic[State, DrawsType]):
         shape = (SIZE, SIZE, len(self.channels))
         painted = jnp.zeros(math.prod(shape), bool) if onto is None else onto
         where = jnp.concatenate([jnp.ravel(part) for part in cells])
-        return painted.at[where].set(True, mode="drop").reshape(shape)
+        return set_or_drop(painted, where, True).reshape(shape)
 
     def draw(self, state: State, height: int, width: int) -> jax.Array:
         # Where channels overlap, the last one is shown, as in the reference's pictures.

@@ -22,9 +22,12 @@ from jaxenvs.learn.networks.distributions import (
     Distribution,
     MultiCategorical,
 )
+from jaxenvs.learn.networks.pickling import PicklableActivation
 from jaxenvs.spaces import flatten
+from jaxenvs.transformations import in_any_context
 
 
+@in_any_context
 def orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array:
     """Draw an orthogonal matrix and multiply it by `gain`.
 
@@ -178,7 +181,7 @@ Activation = Callable[[jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class ActorCritic:
+class ActorCritic(PicklableActivation):
     """Separate perceptrons for actor and critic, with the shape, activation and initialization of SB3's MlpPolicy.
 
     Parameters have the names and the layout of SB3's `policy.state_dict()`, weights as (outputs, inputs).

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.networks.actor_critic import times_transposed
+from jaxenvs.transformations import varying
 
 # Recurrent states: hidden states and cell states, each (batch, layers, size).
 Memory = tuple[jax.Array, jax.Array]
@@ -185,13 +186,14 @@ def _forward(gates: Any, weight: Any, hidden: Any, cell: Any, begins: Any, first
     def advance(time: jax.Array, carry: Any) -> Any:
         h, c, kept = carry
         rows = _rows(first, time, rows_of_all)
-        new = begins[rows][:, None]
+        new = begins[jnp.minimum(rows, rows_of_all - 1)][:, None]
         h, c = jnp.where(new, _take(hidden, rows), h), jnp.where(new, _take(cell, rows), c)
         h, c, acting = _cell(_take(gates, rows) + h @ transposed, c)
         return h, c, _write(kept, rows, jnp.concatenate([h, c, acting], axis=1))
 
     kept = jnp.zeros((rows_of_all + 1, 6 * size), gates.dtype)
-    _, _, kept = jax.lax.fori_loop(0, length, advance, (zeros, zeros, kept))
+    start = varying((zeros, zeros, kept), gates, weight, hidden, cell, first)
+    _, _, kept = jax.lax.fori_loop(0, length, advance, start)
     kept_rows: jax.Array = kept[:-1]
     return kept_rows
 
@@ -207,6 +209,7 @@ def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
     row.
     """
     nothing = jnp.zeros_like(rows[0])
+    rows = jnp.minimum(rows, len(array) - 1)
     return jnp.concatenate([jax.lax.dynamic_slice(array, (row, nothing), (1, array.shape[1])) for row in rows])
 
 
@@ -245,12 +248,13 @@ def _backward(residuals: Any, gradient: jax.Array) -> tuple[Any, ...]:
         dc = jax.lax.optimization_barrier(dc)  # type: ignore[no-untyped-call]
         of_row = jnp.concatenate([jnp.tile(dc, 3) * _take(by_cell, rows), dh * _take(by_output, rows)], axis=1)
         of_row = jax.lax.optimization_barrier(of_row)  # type: ignore[no-untyped-call]
-        goes_on = ~begins[rows][:, None]
+        goes_on = ~begins[jnp.minimum(rows, rows_of_all - 1)][:, None]
         dh, dc = jnp.where(goes_on, of_row @ weight, 0), jnp.where(goes_on, dc * _take(f, rows), 0)
         return dh, dc, _write(of_gates, rows, of_row)
 
     of_gates = jnp.zeros((rows_of_all + 1, 4 * size), gradient.dtype)
-    of_gates = jax.lax.fori_loop(0, length, go_back, (zeros, zeros, of_gates))[2][:-1]
+    start = varying((zeros, zeros, of_gates), gradient, kept, weight, first)
+    of_gates = jax.lax.fori_loop(0, length, go_back, start)[2][:-1]
     return of_gates, of_gates.T @ before, None, None, None, None, None
 
 

@@ -18,6 +18,7 @@ from jaxenvs.environment import Environment
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.networks.actor_critic import ActionHead, Activation, FlattenExtractor, linear
 from jaxenvs.learn.networks.distributions import SquashedGaussian
+from jaxenvs.learn.networks.pickling import PicklableActivation
 
 # Bounds of the log standard deviation; SB3's.
 LOG_STD_MIN, LOG_STD_MAX = -20, 2
@@ -72,7 +73,7 @@ def polyak_update(target: jax.Array, params: jax.Array, tau: Any) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Perceptron:
+class Perceptron(PicklableActivation):
     """Linear layers with activations between them.
 
     Attributes:

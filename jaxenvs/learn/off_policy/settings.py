@@ -22,6 +22,7 @@ from jaxenvs.learn.off_policy.store.hindsight import Hindsight
 from jaxenvs.learn.off_policy.store.replay import TD_ERRORS, Transitions
 from jaxenvs.learn.optimization import apply_gradients, ravel
 from jaxenvs.learn.settings import Settings
+from jaxenvs.transformations import varying
 
 # PyTorch's defaults, which SB3's off-policy algorithms use.
 ADAM = optax.scale_by_adam()
@@ -202,7 +203,8 @@ class OffPolicySettings(Settings):
         _, *shapes = jax.eval_shape(step, state, jnp.zeros((), jnp.int32))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
         errors = jax.tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), shapes[1])
-        state, sums, errors = jax.lax.fori_loop(0, count, add, (state, sums, errors))
+        carry = varying((state, sums, errors), state, batches, noise)
+        state, sums, errors = jax.lax.fori_loop(0, count, add, carry)
         return back(state), pmean(self._means(sums, count), self.axis_name) | errors
 
     def num_averaged(self, metric: str, before: Any, after: Any) -> Any:

@@ -16,6 +16,7 @@ from jaxenvs.learn.interfaces import Arrays, Observation, OnPolicyNetwork
 from jaxenvs.learn.networks.actor_critic import Masked
 from jaxenvs.learn.networks.lstm import Recalled
 from jaxenvs.learn.training_state import CollectorState
+from jaxenvs.transformations import varying
 from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_where
 from jaxenvs.wrappers.action_masker import action_masks
 
@@ -105,6 +106,7 @@ def collect(
         return CollectorState(env_state, observation), kept
 
     start = dataclasses.replace(start, observation=_as_the_network_gives(start.observation, params))
+    start = varying(start, start, params, key)
     noise = rollout_noise(network, params, start.observation, key, n_steps, sde_sample_freq)
     end, (observation, action, reward, done, seen, outputs) = jax.lax.scan(act, start, noise)
     known = None
@@ -283,7 +285,8 @@ def advantages(
         return advantage, advantage
 
     decay = gamma * gae_lambda * going_on
-    return jax.lax.scan(accumulate, jnp.zeros_like(last_value), (delta, decay), reverse=True, unroll=8)[1]
+    zero = varying(jnp.zeros_like(last_value), delta, decay)
+    return jax.lax.scan(accumulate, zero, (delta, decay), reverse=True, unroll=8)[1]
 
 
 def explained_variance(rollout: Rollout, axis_name: str | None = None) -> jax.Array:

@@ -17,6 +17,7 @@ from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.optimization import apply_gradients, ravel
+from jaxenvs.transformations import varying
 
 # The statistics of a gradient step, in this order.
 STATISTICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction", "approx_kl", "loss")
@@ -101,7 +102,7 @@ class PPO(OnPolicySettings):
 
         if permutations is None:
             permutations = self._orders(key, *rollout.value.shape)
-        carry = (params, state.optimizer_states[POLICY], jnp.asarray(True))
+        carry = varying((params, state.optimizer_states[POLICY], jnp.asarray(True)), state, rollout, permutations)
         (params, optimizer_state, going), (statistics, took_place) = jax.lax.scan(epoch, carry, permutations)
         if self.target_kl is None:
             statistics = devices.pmean(statistics, self.axis_name)
@@ -157,7 +158,8 @@ class PPO(OnPolicySettings):
             return (*kept, near), statistics
 
         def stay() -> Any:
-            return (params, optimizer_state, going), jnp.zeros(len(STATISTICS), params.dtype)
+            unchanged = (params, optimizer_state, going), jnp.zeros(len(STATISTICS), params.dtype)
+            return varying(unchanged, carry, batch)
 
         after, statistics = jax.lax.cond(going, try_descent, stay)
         return after, (statistics, going)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxenvs.physics2d.constants import FAT_MARGIN, FAT_MULTIPLIER, RADIUS
 from jaxenvs.physics2d.geometry import Frame, frame, row
 from jaxenvs.physics2d.world import Pairs, World
+from jaxenvs.transformations import varying
 
 
 def no_pairs(world: World) -> Pairs:
@@ -98,6 +99,6 @@ def add_pairs(pairs: Pairs, found: jax.Array) -> tuple[Pairs, jax.Array]:
         found = found & (keys != key)
         return next_of(found), found, pairs, number + is_new.astype(jnp.int32)
 
-    start = next_of(found), found, pairs, jnp.int32(0)
+    start = varying((next_of(found), found, pairs, jnp.int32(0)), found, pairs)
     _, _, pairs, number = jax.lax.while_loop(lambda carry: carry[0] < last, add, start)
     return pairs, number

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxenvs.physics2d.constants import EPSILON, GJK_ITERATIONS
 from jaxenvs.physics2d.geometry import first_least
+from jaxenvs.transformations import varying
 
 
 class Simplex(NamedTuple):
@@ -84,7 +85,7 @@ def distance(simplex: Simplex, edge: Any, polygon: Any) -> tuple[jax.Array, Simp
         )
         return rounds + 1, grown, weights, goes_on
 
-    start = jnp.int32(0), simplex, (jnp.float32(1), jnp.float32(0)), jnp.bool_(True)
+    start = varying((jnp.int32(0), simplex, (jnp.float32(1), jnp.float32(0)), jnp.bool_(True)), edge, polygon, simplex)
     _, simplex, (u, v), _ = jax.lax.while_loop(lambda carry: (carry[0] < GJK_ITERATIONS) & carry[3], iterate, start)
     p, q, _ = vertices(simplex)
     is_point = simplex.count == 1

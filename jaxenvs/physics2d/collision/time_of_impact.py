@@ -25,6 +25,7 @@ from jaxenvs.physics2d.constants import (
     TARGET_TOLERANCE,
 )
 from jaxenvs.physics2d.geometry import Frame, Number, Vector, frame
+from jaxenvs.transformations import varying
 
 
 class Sweep(NamedTuple):
@@ -117,11 +118,12 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
                 ends_here,
             )
 
-        start = jnp.int32(0), time, jnp.float32(1), known, known != _GOES_ON
+        start = varying((jnp.int32(0), time, jnp.float32(1), known, known != _GOES_ON), carry, axis, edge, sweep)
         _, time, _, how, _ = jax.lax.while_loop(lambda carry: (carry[0] < PUSH_BACKS) & ~carry[4], push_back, start)
         return rounds + 1, time, simplex, how, how != _GOES_ON
 
     start = jnp.int32(0), jnp.float32(0), no_simplex(), jnp.int32(_GOES_ON), jnp.bool_(False)
+    start = varying(start, edge, vertices, sweep)
     _, time, _, how, _ = jax.lax.while_loop(lambda carry: (carry[0] < IMPACT_ITERATIONS) & ~carry[4], advance, start)
     return how == _TOUCHES, time
 
@@ -149,6 +151,7 @@ def _root(
         )
 
     start = jnp.int32(0), early, late, at_early, at_late, late, is_found
+    start = varying(start, start)
     *_, middle, is_found = jax.lax.while_loop(lambda carry: (carry[0] < ROOT_ITERATIONS) & ~carry[6], halve, start)
     return middle, is_found
 

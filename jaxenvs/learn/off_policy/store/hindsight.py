@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
+from jaxenvs.transformations import set_or_drop
 
 if TYPE_CHECKING:
     from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
@@ -79,7 +80,7 @@ class Episodes:
         slot = jnp.where(whole & (age == 0), nowhere, row * num_envs + env_indices)
         begun = jnp.where(whole, self.begin * num_envs + env_indices, nowhere)
         slots, values = jnp.concatenate([slot, begun]), jnp.concatenate([age, -length])
-        flat = self.extent.reshape(-1).at[slots].set(values, mode="drop")
+        flat = set_or_drop(self.extent.reshape(-1), slots, values)
         return dataclasses.replace(
             self,
             extent=flat.reshape(self.extent.shape),

@@ -15,6 +15,7 @@ from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.off_policy.store import replay_tags
 from jaxenvs.learn.off_policy.store.hindsight import Episodes
+from jaxenvs.transformations import set_or_drop
 
 # Each slot has a row for a last observation as long as all of these rows take at most this many bytes.
 END_BYTES = 2**24
@@ -209,7 +210,7 @@ class Replay:
         end_or_none = jnp.where(done, end, num_ends)
 
         def write_ends(store: jax.Array, rows: jax.Array) -> jax.Array:
-            return store.at[end_or_none].set(rows.astype(store.dtype), mode="drop")
+            return set_or_drop(store, end_or_none, rows)
 
         slot = self.position * self.num_envs + jnp.arange(self.num_envs, dtype=jnp.int32)
         new_tag = jnp.where(done, replay_tags.make_end(end, terminated, truncated), replay_tags.next_age(before))

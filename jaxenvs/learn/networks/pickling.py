@@ -1,0 +1,27 @@
+"""Pickle networks whose activation is a compiled function of JAX, which pickle cannot find by itself."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class PicklableActivation:
+    """Dataclass with an `activation`, which is pickled by its name if it is a function of a module."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        activation: Any = self.__dict__["activation"]
+        name = (getattr(activation, "__module__", ""), getattr(activation, "__name__", ""))
+        return self.__dict__ | {"activation": name if _find(*name) is activation else activation}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        activation = state["activation"]
+        found = _find(*activation) if isinstance(activation, tuple) else activation
+        self.__dict__.update(state | {"activation": found})
+
+
+def _find(module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError):
+        return None

@@ -1,0 +1,114 @@
+"""Every environment, and every algorithm of `learn`, under each setting and transformation of JAX."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jaxenvs
+from jaxenvs import learn
+from tests.tiers import tiered
+from tests.transformations import cases
+
+ROOT = Path(__file__).parent.parent.parent
+OF_EACH_KIND = ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "MinAtar/Breakout-v1")
+OF_PHYSICS = [("LunarLander-v3", setting) for setting in ("vmap over an Explicit axis", "shard_map")]
+TRAININGS = tuple(cases.trainings())
+TRACED = list(itertools.product(cases.IDS, cases.TRACED))
+TRACED_TRAININGS = list(itertools.product(TRAININGS, cases.TRACED))
+IN_BRIEF = ("PPO", "RecurrentPPO", "SAC", "DQN, hindsight")
+RUN = list(itertools.product(cases.IDS, cases.RUN))
+IN_A_RUN = [("CartPole-v1", setting) for setting in cases.RUN if setting != "disable_jit"]
+IN_A_RUN += [("FrozenLake-v1", "disable_jit"), ("Blackjack-v1", "checkify"), ("MinAtar/Breakout-v1", "checkify")]
+RUN_TRAININGS = list(itertools.product(TRAININGS, cases.RUN))
+
+
+@pytest.mark.parametrize(
+    ("id", "setting"),
+    tiered(TRACED, *(case for case in TRACED if case[0] in OF_EACH_KIND and "Auto" not in case[1]), *OF_PHYSICS),
+)
+def test_environment_can_be_traced(id, setting):
+    cases.TRACED[setting](cases.episode(id))
+
+
+@pytest.mark.parametrize("id", tiered(cases.IDS, *OF_EACH_KIND))
+def test_step_of_a_batch_that_is_divided_over_an_explicit_axis(id):
+    venv = cases.vector_env(id)
+    state, timestep = jax.eval_shape(venv.reset, cases.key())
+    given = (cases.divided(state), cases.divided(jax.eval_shape(lambda: cases.actions(id))))
+    next_state, stepped = jax.jit(venv.step).trace(*given).out_info
+    assert jax.tree.map(np.shape, (next_state, stepped)) == jax.tree.map(np.shape, (state, timestep))
+    specs = {leaf.sharding.spec[0] for leaf in jax.tree.leaves((next_state, stepped))}
+    assert specs == {"devices"}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    tiered(TRACED_TRAININGS, *(case for case in TRACED_TRAININGS if case[0] in IN_BRIEF and "Auto" not in case[1])),
+)
+def test_training_can_be_traced(name, setting):
+    cases.TRACED[setting](cases.metrics_of(name))
+
+
+@pytest.mark.parametrize(("id", "setting"), tiered(RUN, *IN_A_RUN))
+def test_environment_runs(id, setting):
+    if setting == "disable_jit" and id.startswith(("Lunar", "Bipedal")):
+        pytest.skip("takes minutes: each operation of the physics is a call")
+    expected = jax.jit(cases.episode(id))(cases.key())
+    result = cases.RUN[setting](cases.episode(id))
+    assert cases.is_finite(result)
+    if setting != "x64":
+        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, 1e-4, 1e-4), result, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), tiered(RUN_TRAININGS, ("A2C", "checkify"), ("A2C", "debug_nans"), ("A2C", "transfer_guard"))
+)
+def test_training_runs(name, setting):
+    jax.block_until_ready(cases.RUN[setting](cases.metrics_of(name)))
+
+
+@pytest.mark.parametrize("id", tiered(cases.IDS, "CartPole-v1"))
+def test_a_state_can_be_donated(id):
+    venv = cases.vector_env(id)
+    state, _ = jax.jit(venv.reset)(cases.key())
+    step = jax.jit(venv.step, donate_argnums=0)
+    for _ in range(cases.NUM_STEPS):
+        state, timestep = step(state, cases.actions(id))
+    assert cases.is_finite(timestep.observation)
+
+
+@pytest.mark.slow
+def test_devices_compute_what_one_device_computes():
+    """In a process that has several, with meshes of both kinds and `shard_map`."""
+    flags = f"--xla_force_host_platform_device_count={cases.NUM_DEVICES} --xla_backend_optimization_level=0"
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "PJRT_NPROC": "8"}
+    command = [sys.executable, "-m", "tests.transformations.on_devices"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["step", "explicit", "auto", "shard_map", "orthogonal", "training"]
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        learn.ActorCritic.of(jaxenvs.make("CartPole-v1")),
+        learn.ActorCritic.of(jaxenvs.make("CartPole-v1"), activation=jax.nn.gelu),
+        learn.RecurrentActorCritic.of(jaxenvs.make("CartPole-v1")),
+        learn.DQNPolicy.of(jaxenvs.make("CartPole-v1")),
+        learn.SACPolicy.of(jaxenvs.make("Pendulum-v1")),
+    ],
+    ids=lambda network: type(network).__name__,
+)
+def test_a_network_can_be_pickled(network):
+    loaded = pickle.loads(pickle.dumps(network))
+    assert loaded == network
+    assert hash(loaded) == hash(network)
