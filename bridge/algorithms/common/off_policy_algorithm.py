@@ -314,9 +314,10 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         session, plan = self._session, self._session.plan
         if plan is None or plan.actor is None or "predict" in plan.user_code:
             return super()._sample_action(learning_starts, action_noise, n_envs)
-        is_random = self.num_timesteps < learning_starts and not self._collects_on_jax
+        on_jax = self._collects_on_jax and plan.mode is Mode.COMPILED  # a callback may have changed the plan
+        is_random = self.num_timesteps < learning_starts and not on_jax
         is_planned = not is_random and (session.is_known or plan.acts_as_planned(self.policy))
-        if is_planned and self._collects_on_jax:
+        if is_planned and on_jax:
             action = jax_steps.sample_action(self, plan, self._steps_on_jax)
             self._steps_on_jax += 1
         elif is_planned and not self.use_sde:
@@ -325,8 +326,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             action = self._act(plan.actor, action_noise, n_envs)
         else:
             action = super()._sample_action(learning_starts, action_noise, n_envs)
-        if session.runs_user_code:  # next, environments and callbacks run
-            session.is_known = False
+        session.is_known &= not session.runs_user_code  # next, environments and callbacks run
         return action
 
     def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ import pytest
 import stable_baselines3
 import torch
 from stable_baselines3.common.callbacks import (
+    BaseCallback,
     CheckpointCallback,
     EvalCallback,
     EveryNTimesteps,
@@ -230,3 +231,25 @@ def test_without_a_log_interval_nothing_is_dumped(monkeypatch):
     monkeypatch.setattr(Logger, "dump", lambda *_: dumped.append(1))
     make().learn(2 * ROLLOUT, log_interval=None)
     assert dumped == []
+
+
+class AheadOfRollouts(BaseCallback):
+    """One parameter takes a step more than the others, which has no translation, and the model is trained."""
+
+    def _on_rollout_start(self):
+        optimizer = self.model.critic.optimizer
+        next(iter(optimizer.state.values()))["step"] += 1
+        self.model.train(1, 4)
+        self.trained = self.model.plan.learner is not None
+
+    def _on_step(self):
+        return True
+
+
+def test_a_callback_may_make_an_update_impossible_to_compile_as_a_rollout_starts():
+    callback = AheadOfRollouts()
+    model = bridge.SAC("MlpPolicy", make_vec_env("Pendulum-v1", 2), learning_starts=0, seed=0, device="cpu")
+    model.learn(8)
+    model.learn(8, callback)
+    assert not callback.trained
+    assert model.num_timesteps == 8
