@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import checkify
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import jaxenvs
@@ -138,10 +139,8 @@ TRACED = {
 # --- What only a run shows --------------------------------------------------------------------------------------------
 
 
-def run_checkify(function: Any) -> Any:
-    from jax.experimental import checkify
-
-    error, result = jax.jit(checkify.checkify(function, errors=checkify.all_checks))(key())
+def run_checkify(function: Any, errors: Any = checkify.all_checks) -> Any:
+    error, result = jax.jit(checkify.checkify(function, errors=errors))(key())
     error.throw()
     return result
 
@@ -179,6 +178,8 @@ RUN = {
     "x64": run_in_x64,
     "remat": run_remat,
 }
+# Metrics of episodes are NaN before the first episode has ended.
+RUN_TRAINING = RUN | {"checkify": functools.partial(run_checkify, errors=checkify.index_checks | checkify.div_checks)}
 
 
 def is_finite(tree: Any) -> bool:

@@ -73,7 +73,7 @@ def test_environment_runs(id, setting):
     ("name", "setting"), tiered(RUN_TRAININGS, ("A2C", "checkify"), ("A2C", "debug_nans"), ("A2C", "transfer_guard"))
 )
 def test_training_runs(name, setting):
-    jax.block_until_ready(cases.RUN[setting](cases.metrics_of(name)))
+    jax.block_until_ready(cases.RUN_TRAINING[setting](cases.metrics_of(name)))
 
 
 @pytest.mark.parametrize("id", tiered(cases.IDS, "CartPole-v1"))
