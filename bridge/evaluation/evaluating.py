@@ -151,7 +151,7 @@ def evaluate(
 
 def _max_envs(max_envs: int, max_lanes: int | None) -> int:
     if max_lanes is not None:
-        warn_renamed("evaluate's argument max_lanes", "max_envs", stacklevel=3)
+        warn_renamed("evaluate's argument max_lanes", "max_envs", stacklevel=4)
         max_envs = max_lanes
     return arguments.positive_int("max_envs", max_envs, MOST_ENVS)
 
@@ -256,7 +256,7 @@ def _as_the_policy_sees(env: VecEnv, model: BaseAlgorithm | BasePolicy, policy: 
         warnings.warn(
             "The model was trained on observations normalized by a VecNormalize, but env is not wrapped in one: wrap "
             "env in a VecNormalize with the statistics of the training (VecNormalize.load).",
-            stacklevel=3,
+            stacklevel=4,
         )
     if trained_in is not None and trained_in.norm_obs:
         if type(trained_in) is not VecNormalize:
