@@ -78,7 +78,7 @@ def _median(results: dict[str, Any]) -> str:
 
 def _gpu_in_short(results: dict[str, Any]) -> str:
     if "gpu" not in results:
-        return "Nothing was measured on a GPU yet (`make gpu` does that)."
+        return "Figures of one GPU: [docs/gpu.md](docs/gpu.md#where-a-gpu-pays)."
     return f"Some were measured on a GPU too ({results['gpu']['machine']['gpu']})."
 
 

@@ -105,7 +105,7 @@ def _where(results: dict[str, Any]) -> str:
         f"All figures are medians, measured on {machine['cores']} cores of an {machine['cpu']} without an accelerator."
     )
     on_a_gpu = f"[Some figures](benchmarks/tables.md#on-a-gpu) were measured on a GPU too ({gpu})."
-    other = on_a_gpu if gpu else "Nothing was measured on a GPU yet."
+    other = on_a_gpu if gpu else "Figures of one GPU are in [GPUs](gpu.md#where-a-gpu-pays)."
     how = (
         "[All tables](benchmarks/tables.md) has versions, commands, and how each figure was measured. `python -m "
         "benchmarks.docs` writes this page from `benchmarks/results/`, and `make bench` measures again."

@@ -238,8 +238,17 @@ def masked_observation(venv: VectorEnv, state: tuple[Any, Any], observation: Arr
 def rollout_noise(
     network: OnPolicyNetwork, params: Any, observation: Observation, key: jax.Array, n_steps: int, sde_sample_freq: int
 ) -> jax.Array:
-    """Draw the noise of every step of a rollout at once."""
-    distribution, _ = jax.eval_shape(network.apply, params, observation)
+    """Draw the noise of every step of a rollout at once.
+
+    Raises:
+      ValueError: the values of the network do not have the shape (batch,).
+    """
+    distribution, value = jax.eval_shape(network.apply, params, observation)
+    if value.ndim != 1:
+        raise ValueError(
+            f"network.apply of {type(network).__name__} must return values of the shape (batch,), got {value.shape}: "
+            "return values[:, 0]."
+        )
     noise: jax.Array = distribution.noise(key, -(-n_steps // sde_sample_freq))
     return noise if sde_sample_freq == 1 else noise[jnp.arange(n_steps) // sde_sample_freq]
 
