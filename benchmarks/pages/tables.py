@@ -54,7 +54,9 @@ runs."""
                 parts.extend([fill(ABOUT[table])] if table in ABOUT else [])
                 parts.append(markdown([_renamed({column: row.get(column) for column in columns}) for row in rows]))
     if "gpu" not in results:
-        parts.append("## On a GPU\n\nFigures of one H200 are in [GPUs](../gpu.md#where-a-gpu-pays). `make gpu` measures more.")
+        parts.append(
+            "## On a GPU\n\nFigures of one H200 are in [GPUs](../gpu.md#where-a-gpu-pays). `make gpu` measures more."
+        )
     bars = [bar for result in results.values() for bar in result["bars"]]
     missed = [bar for bar in bars if not bar["met"]]
     set_itself = f"The project set itself {len(bars)} targets for these figures. It missed {len(missed)}:"
