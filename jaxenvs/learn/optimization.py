@@ -22,6 +22,9 @@ from jaxenvs.learn.devices import pmean
 # `apply_gradients` multiplies by it.
 ADAM = optax.scale_by_adam(eps=1e-5)
 
+# From this many weights on, JAX 0.12 must not concatenate gradients. Below, it takes as long either way.
+LONG = 2**16
+
 
 def ravel(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
     """Concatenate a pytree of arrays of one dtype to a vector; also return the inverse. Both are differentiable."""
@@ -75,8 +78,14 @@ def _join(
     vector = jnp.zeros(length, parts[0].dtype)
     # The largest part, a product, comes first: XLA would recompute a part that is written first and is a sum over a
     # batch for every element of the vector, which took 6 of the 31 us of an update of DQN.
-    for start, part in sorted(zip(starts, parts), key=lambda each: -each[1].size):
-        vector = jax.lax.dynamic_update_slice(vector, part, (start,))
+    ordered = sorted(zip(starts, parts), key=lambda each: -each[1].size)
+    zero: Any = 0
+    if jax.__version_info__ >= (0, 12) and length >= LONG:
+        # It makes a concatenation of updates at constant places, and computes a sum over a batch for every element
+        # again: 20 instead of 7 ms for a million weights. It does not know that this is 0.
+        zero = (ordered[0][1][0] > jnp.inf).astype(jnp.int32)
+    for start, part in ordered:
+        vector = jax.lax.dynamic_update_slice(vector, part, (start + zero,))
     return (vector,)
 
 
