@@ -130,9 +130,9 @@ class MultiCategorical:
         return jnp.concatenate([run.mode() for run in self._categoricals()], axis=-1)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        counts = [run.logits.shape[-2] for run in self._categoricals()]
-        actions = jax.lax.split(action, counts, axis=action.ndim - 1)
-        log_probs = [run.log_prob(each) for run, each in zip(self._categoricals(), actions)]
+        runs = self._categoricals()
+        actions = jax.lax.split(action, [run.logits.shape[-2] for run in runs], axis=action.ndim - 1)
+        log_probs = [run.log_prob(each) for run, each in zip(runs, actions)]
         return jnp.sum(jnp.concatenate(log_probs, axis=-1), axis=-1)
 
     def entropy(self) -> jax.Array:
@@ -146,7 +146,7 @@ class MultiCategorical:
 
     def _runs(self, values: jax.Array) -> list[jax.Array]:
         """Return values of all options as (..., choices, options) for each run of choices."""
-        # Not choice by choice: compiling 150 of them took 45 s.
+        # Not choice by choice: code for each would take long to compile.
         shapes = [(len([*run]), options) for options, run in itertools.groupby(self.nvec)]
         parts = jax.lax.split(values, [math.prod(shape) for shape in shapes], axis=values.ndim - 1)
         return [part.reshape(*part.shape[:-1], *shape) for part, shape in zip(parts, shapes)]

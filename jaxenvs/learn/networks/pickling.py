@@ -16,8 +16,10 @@ class PicklableActivation:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         activation = state["activation"]
-        found = _find(*activation) if isinstance(activation, tuple) else activation
-        self.__dict__.update(state | {"activation": found})
+        if isinstance(activation, tuple):
+            module, name = activation
+            activation = getattr(importlib.import_module(module), name)  # raises where there is no such function
+        self.__dict__.update(state | {"activation": activation})
 
 
 def _find(module: str, name: str) -> Any:
