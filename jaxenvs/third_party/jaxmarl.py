@@ -97,7 +97,7 @@ def from_jaxmarl(env: Any) -> JaxMarlEnvironment:
         wrapper, or contains an environment of brax, which resets itself.
       TypeError: there is no such space in Gymnasium.
     """
-    # Their steps are those of a team against opponents whom they move themselves.
+    # A team plays against opponents that the environment moves itself.
     smax = "jaxmarl.environments.smax.heuristic_enemy_smax_env"
     refuse_wrappers(env, "jaxmarl", [f"{smax}.HeuristicEnemySMAX", f"{smax}.LearnedPolicyEnemySMAX"])
     kinds = env.observation_space, env.action_space

@@ -112,3 +112,9 @@ def test_a_network_can_be_pickled(network):
     loaded = pickle.loads(pickle.dumps(network))
     assert loaded == network
     assert hash(loaded) == hash(network)
+
+
+def test_a_pickled_network_whose_activation_is_gone_is_refused():
+    data = pickle.dumps(learn.ActorCritic.of(jaxenvs.make("CartPole-v1"), activation=jax.nn.gelu))
+    with pytest.raises(AttributeError, match="gelt"):
+        pickle.loads(data.replace(b"gelu", b"gelt"))
