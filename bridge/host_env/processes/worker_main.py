@@ -12,12 +12,13 @@ import mmap
 import os
 import pickle
 import select
+import signal
 import socket
 import struct
 import sys
 import threading
-import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -348,21 +349,47 @@ def serve(worker: Worker, channel: Channel) -> None:
             return
 
 
-def _end_with_parent(end: int) -> None:
+def _watch_parent(end: int) -> None:
+    """Let another process end this one after the parent has gone. A thread needs the GIL, which a step may hold."""
+    worker = os.pidfd_open(os.getpid())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of threads, which are idle ones of NumPy here
+        child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os.close(worker)
+        return
+    if os.fork() == 0:  # not a child of the worker, whose environments may wait for theirs
+        _end_with_parent(end, worker)
+    os._exit(0)
+
+
+def _end_with_parent(end: int, worker: int | None = None) -> None:
+    """Wait for the parent's end, then end the worker and the processes of its environments.
+
+    Args:
+      worker: a descriptor of the worker's process, if it is not this one.
+    """
     # A parent that closes a worker closes one direction only, which this poll does not report; a dead parent closes
     # both.
-    gone = select.poll()
+    gone, ended = select.poll(), select.poll()
     gone.register(end, 0)
-    gone.poll()
-    time.sleep(SECONDS_TO_CLOSE)
-    os._exit(1)
+    if worker is not None:
+        gone.register(worker, select.POLLIN)
+        ended.register(worker, select.POLLIN)
+    if worker in dict(gone.poll()) or ended.poll(1000 * SECONDS_TO_CLOSE):
+        return
+    os.killpg(0, signal.SIGKILL)
 
 
 def main(end: int, memory: int) -> None:
     """Run a worker at an end of a socket pair, until the parent has gone."""
     for descriptor in (end, memory):  # so that processes that environments start do not inherit them
         os.set_inheritable(descriptor, False)
-    threading.Thread(target=_end_with_parent, args=(end,), daemon=True).start()
+    try:
+        _watch_parent(end)
+    except (AttributeError, OSError):  # not on macOS, nor where a container forbids it
+        threading.Thread(target=_end_with_parent, args=(end,), daemon=True).start()
     worker = Worker(memory)
     try:
         serve(worker, Channel(socket.socket(fileno=end)))

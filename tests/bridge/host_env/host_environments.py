@@ -4,6 +4,7 @@ Workers import this module, so it imports nothing that takes long.
 """
 
 import copy
+import ctypes
 import os
 import signal
 import subprocess
@@ -29,6 +30,7 @@ ACTION_SPACES = {
     "box": spaces.Box(np.float32([-1, -2]), np.float32([1, 2])),
 }
 RAISE, SIGKILL, SEGMENTATION_FAULT, EXIT, HANG = range(4, 9)
+HANG_IN_C = -1  # in a call that does not release the GIL
 
 
 class Counting(gymnasium.Env):
@@ -65,6 +67,8 @@ class Counting(gymnasium.Env):
             os._exit(3)
         while fault == HANG:
             time.sleep(1)
+        if fault == HANG_IN_C:
+            ctypes.PyDLL(None).sleep(600)
         self.count += 1
         info = {"count": self.count, "vector": self.vector} if self.tells else {}
         if self.reuses:
