@@ -13,6 +13,7 @@ from jaxenvs.checks import check_env
 from jaxenvs.drawing.film import gif
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
 from jaxenvs.envs import SUITES
+from jaxenvs.evaluation import Evaluation, evaluate
 from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register, registered, spec
 from jaxenvs.rollout import Trajectory, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
@@ -66,6 +67,7 @@ __all__ = [
     "CliffWalking",
     "ClipAction",
     "Environment",
+    "Evaluation",
     "FlattenObservation",
     "FrameStack",
     "Freeway",
@@ -94,6 +96,7 @@ __all__ = [
     "Wrapper",
     "check_env",
     "environment",
+    "evaluate",
     "gif",
     "make",
     "make_vec",

@@ -33,48 +33,17 @@ from bridge.translate.pytorch.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import WrappedEnv
 from bridge.wrappers.vec_normalize import CompiledNormalize
-from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
+from jaxenvs import AutoresetMode, Environment, Evaluation, VectorEnv, arguments
 from jaxenvs.compilation import require_usable
 from jaxenvs.deprecated import warn_renamed
+from jaxenvs.evaluation import NO_LIMIT, require_ends
 from jaxenvs.learn import ActionHead
 from jaxenvs.wrappers.action_masker import require_action_masks
 from jaxenvs.wrappers.multi_agent.agents import Agents, vectorize
 
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
-NO_LIMIT = 2**31 - 1
 # More would take days, or exceed memory.
 MOST_EPISODES, MOST_ENVS = 10**7, 2**20
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Evaluation:
-    """The results of `n_episodes` episodes. `str` shows the mean and the standard deviation of their returns.
-
-    Attributes:
-      returns: float (n_episodes,), the undiscounted sums of the environment's rewards, before normalization; or as a
-        VecMonitor around the environments counts them.
-      lengths: int (n_episodes,), in steps.
-      terminated: bool (n_episodes,), True if the environment ended the episode.
-      truncated: bool (n_episodes,), True if a TimeLimit or `max_steps` ended it. Both may be True.
-    """
-
-    returns: np.ndarray
-    lengths: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-
-    @property
-    def mean(self) -> float:
-        """Mean return."""
-        return float(self.returns.mean())
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the returns, with n in the denominator, as in SB3's `evaluate_policy`."""
-        return float(self.returns.std())
-
-    def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes"
 
 
 @with_own_settings
@@ -144,7 +113,7 @@ def evaluate(
     except NotCompilable as reason:
         raise NotCompilable(f"{reason} Use {EVALUATE_POLICY} instead.") from reason
     _require_spaces(policy, network, stack, venv.env_at(0))
-    _require_ends(venv.env_at(0), max_steps)
+    require_ends(venv.env_at(0), max_steps)
     num_envs = _num_envs(n_episodes, max_envs, venv) if wrapped_env.any_num_envs else stack.num_envs
     return _at_once(model, policy, network, venv, wrapped_env, num_envs, n_episodes, deterministic, seed, max_steps)
 
@@ -307,16 +276,6 @@ def _require_known_predict(model: BaseAlgorithm | BasePolicy) -> None:
     known += [each.predict for spec in SPECS.values() for each in spec.imported]
     if type(model).predict not in known or "predict" in vars(model):
         raise NotCompilable(f"{type(model).__name__} overrides predict, which a compiled function would not call.")
-
-
-def _require_ends(env: Environment[Any], max_steps: int | None) -> None:
-    inner = env
-    while isinstance(inner, Wrapper) and not isinstance(inner, TimeLimit):
-        inner = inner.env
-    if max_steps is None and not isinstance(inner, TimeLimit):
-        raise ValueError(
-            f"{type(env.unwrapped).__name__} has no TimeLimit, so an episode may never end: pass max_steps=1000."
-        )
 
 
 def _require_numbers(parameters: np.ndarray, wrapped_env: WrappedEnv) -> None:

@@ -44,6 +44,35 @@ def test_rollouts_continue_where_the_one_before_ended():
     chex.assert_trees_all_equal(joined, whole.timestep)
 
 
+def counting_policy(key, observation, count, episode_start):
+    """Takes, as its action, the number of its steps since the episode began, up to 2."""
+    count = jnp.where(episode_start, 0, count + 1)
+    return jnp.minimum(count, 2), count
+
+
+@pytest.mark.parametrize("autoreset", jaxenvs.AutoresetMode)
+def test_a_policy_with_a_state_is_told_where_episodes_begin(autoreset):
+    venv = VectorEnv(Counter(length=4), 3, autoreset)
+    unknown = jnp.full(3, 100)
+    (_, _, count), trajectory = rollout(venv, counting_policy, jax.random.key(0), 10, policy_state=unknown)
+    # The step that only resets, with NEXT_STEP, ignores its action. Without a reset, the count goes on.
+    expected = {"SAME_STEP": [0, 1, 2, 2] * 3, "NEXT_STEP": [0, 1, 2, 2, 2] * 2, "DISABLED": [0, 1, *[2] * 8]}
+    np.testing.assert_array_equal(trajectory.action[:, 0], expected[autoreset.name][:10])
+    assert count.shape == (3,)
+
+
+def test_a_policy_with_a_state_continues_where_the_rollout_before_ended():
+    venv = VectorEnv(Counter(length=4), 3)
+    start = venv.reset(jax.random.key(1))
+    _, whole = rollout(venv, counting_policy, jax.random.key(0), 10, start, jnp.zeros(3, int))
+    middle, first = rollout(venv, counting_policy, jax.random.key(0), 6, start, jnp.zeros(3, int))
+    _, second = rollout(venv, counting_policy, jax.random.key(0), 4, middle)
+    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), first, second)
+    chex.assert_trees_all_equal(joined, whole)
+    with pytest.raises(ValueError, match=r"^policy_state must be None if start is"):
+        rollout(venv, counting_policy, jax.random.key(0), 4, middle, jnp.zeros(3, int))
+
+
 def test_seeds_and_physical_parameters_are_swept_by_vmap():
     def mean_length(key, force):
         venv = jaxenvs.make_vec("CartPole-v1", 8, force_magnitude=force)

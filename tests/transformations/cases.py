@@ -47,6 +47,21 @@ def episode(id: str) -> Any:
     return of_key
 
 
+def evaluation(id: str = "CartPole-v1") -> Any:
+    """From a key to the Evaluation, and the rollout, of a policy with a state."""
+
+    def policy(key: jax.Array, observation: Any, count: jax.Array, episode_start: jax.Array) -> Any:
+        return actions(id), jnp.where(episode_start, 0, count + 1)
+
+    def of_key(key: jax.Array) -> Any:
+        venv, start = vector_env(id), jnp.zeros(NUM_ENVS, jnp.int32)
+        evaluation = jaxenvs.evaluate(venv, policy, key, policy_state=start)
+        (*_, count), trajectory = jaxenvs.rollout(venv, policy, key, NUM_STEPS, policy_state=start)
+        return evaluation, count, trajectory.timestep.reward
+
+    return of_key
+
+
 @functools.cache
 def trainings() -> dict[str, learn.Training]:
     cartpole, pendulum = jaxenvs.make_vec("CartPole-v1", 8), jaxenvs.make_vec("Pendulum-v1", 8)

@@ -39,6 +39,18 @@ def test_environment_can_be_traced(id, setting):
     cases.TRACED[setting](cases.episode(id))
 
 
+@pytest.mark.parametrize("setting", cases.TRACED)
+def test_an_evaluation_can_be_traced(setting):
+    cases.TRACED[setting](cases.evaluation())
+
+
+@pytest.mark.parametrize("setting", ["checkify", "debug_nans", "remat", "transfer_guard", "x64"])
+def test_an_evaluation_runs(setting):
+    result = cases.RUN[setting](cases.evaluation())
+    assert cases.is_finite(result)
+    assert (result[0].lengths == 2).all()
+
+
 @pytest.mark.parametrize("id", tiered(cases.IDS, *OF_EACH_KIND))
 def test_step_of_a_batch_that_is_divided_over_an_explicit_axis(id):
     venv = cases.vector_env(id)
