@@ -362,13 +362,13 @@ def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps
     batch_size = hyperparameters.get("batch_size")
     if batch_size is None or rollout % batch_size == 0:
         return
-    nearest = nearest_divisor(rollout, batch_size)
+    nearest = _nearest_divisor(rollout, batch_size)
     if not adjust_batch_size:
         raise UserError(f"{described}, which batch_size={batch_size} does not divide: use batch_size={nearest}.")
     hyperparameters["batch_size"] = nearest
 
 
-def nearest_divisor(rollout: int, batch_size: int) -> int:
+def _nearest_divisor(rollout: int, batch_size: int) -> int:
     """Return the batch size nearest to `batch_size` that divides a rollout."""
     divisors = (size for size in range(1, rollout + 1) if rollout % size == 0)
     return min(divisors, key=lambda size: abs(size - batch_size))

@@ -170,7 +170,6 @@ def test_whole_numbers_are_read(text, number):
         ["train", "ppo", "CartPole-v1", "--total-timesteps"],
         ["record", "run", "--episodes"],
         ["evaluate", "run", "--seed"],
-        ["tune", "ppo", "CartPole-v1", "--seeds"],
     ],
     ids=lambda arguments: arguments[0],
 )
