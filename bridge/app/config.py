@@ -21,12 +21,7 @@ import jaxenvs
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.environments import EnvironmentInfo, find
 from bridge.app.files import replacing
-from bridge.app.hyperparameters import (
-    NOISE,
-    SCHEDULED,
-    bounds_of,
-    check_bounds,
-)
+from bridge.app.hyperparameters import NOISE, check_values
 from bridge.app.tuned import settings_for
 from bridge.engine.plan import ENGINES
 from jaxenvs.cli import UserError
@@ -130,8 +125,12 @@ class TrainingConfig:
         new = cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed, **run)
         vars(new)["environment"] = environment
         _check_run(new)
-        for name, value in {**settings, **given}.items():
-            _check_hyperparameter(algorithm, name, value, defaults)
+        for name in (given.keys() | settings.keys()) - defaults.keys():
+            raise UserError(f"{algorithm} has no hyper-parameter {name!r}. {_nearest(name, defaults)}")
+        try:
+            check_values(algorithm, {**settings, **given}, defaults)
+        except (TypeError, ValueError) as error:
+            raise UserError(str(error)) from error
         if is_off_policy:
             _check_learns(resolved, total_timesteps)
         else:
@@ -320,26 +319,6 @@ def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> 
             f"{algorithm} needs an environment with {expected} actions, but {env_id} has {kind} actions: use one of "
             f"{', '.join(others)}."
         )
-
-
-def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[str, Any]) -> None:
-    if name not in defaults:
-        raise UserError(f"{algorithm} has no hyper-parameter {name!r}. {_nearest(name, defaults)}")
-    default = defaults[name]
-    is_schedule = name in SCHEDULED and isinstance(value, str)
-    is_off = default is None and value is None
-    is_number = isinstance(default, bool | int | float) or (default is None and name in bounds_of(algorithm))
-    is_number = is_number and name != "train_freq"  # it may be a pair
-    is_number = is_number and not (name == "normalize" and isinstance(value, dict))
-    if not is_schedule and not is_off and is_number:
-        # An int is accepted for a float; True is not a number.
-        kind = float if default is None else type(default)
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise UserError(f"{name} must be of type {kind.__name__}, such as {default!r}, got {value!r}.")
-    try:
-        check_bounds(algorithm, name, value)
-    except ValueError as error:
-        raise UserError(str(error)) from error
 
 
 def _check_learns(hyperparameters: dict[str, Any], total_timesteps: int) -> None:
