@@ -111,10 +111,10 @@ def test_a_trained_model_is_not_overwritten(run, capsys):
         (["ppo", "CartPole-v1", "--hyperparameters", "target_kl=[1]"], "target_kl must be a number or"),
         (["ppo", "CartPole-v1", "--hyperparameters", "batch_size=0"], "batch_size must be a positive int, got 0"),
         (["ppo", "CartPole-v1", "--seed", "-1"], "--seed"),
-        (["ppo", "CartPole-v1", "--engine", "torch", "--seeds", "3"], "--engine torch"),
+        (["ppo", "CartPole-v1", "--engine", "torch", "--seeds", "3"], 'The model has engine="torch"'),
         (
             ["ppo", "CartPole-v1", "--engine", "cuda"],
-            "--engine must be one of auto, xla, torch, got cuda. JAX uses a GPU",
+            "engine must be one of 'auto', 'xla', 'torch', got 'cuda'",
         ),
         (["PPPO", "CartPole-v1"], "Did you mean ppo?"),
         (["ppo", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
