@@ -142,17 +142,17 @@ class TrainingConfig:
         fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return fields
 
-    def require_begun_as(self, begun: dict[str, Any] | None, path: Path) -> None:
+    def require_begun_as(self, begun: dict[str, Any], path: Path) -> None:
         """Raise if a config.json was changed by hand, except for a larger budget and other devices.
 
         Args:
-          begun: `as_json` of the config that the checkpoint was trained with; None if the checkpoint does not have it.
+          begun: `as_json` of the config that the checkpoint was trained with.
           path: of the config.json.
 
         Raises:
           UserError: a field differs.
         """
-        before, now = (_flat(fields) for fields in (begun or {}, self.as_json()))
+        before, now = (_flat(fields) for fields in (begun, self.as_json()))
         free = ("total_timesteps", "devices")
         other = [name for name in before if name not in free and now.get(name) != before[name]]
         if other:
@@ -261,8 +261,8 @@ def _policy(algorithm: str, space: gymnasium.Space[Any]) -> str:
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with each hyper-parameter as a separate field: a later version may have more of them."""
-    return {**fields, **fields.get("hyperparameters", {}), "hyperparameters": None}
+    """Return the fields with each hyper-parameter as a separate field."""
+    return {**fields, **fields["hyperparameters"], "hyperparameters": None}
 
 
 def _sequences_as(kind: type[list[Any]] | type[tuple[Any, ...]], value: Any) -> Any:
