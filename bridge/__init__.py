@@ -148,8 +148,6 @@ _NAMES = {
     "jaxenvs.compilation.cache": ("configure",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
-# A module of a higher layer, which needs Optuna.
-TUNE = "bridge.app.tuning.study"
 
 
 def __getattr__(name: str) -> Any:
@@ -161,8 +159,6 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module("jaxenvs").__version__
     elif name.startswith("__"):  # Python and tools ask for these
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    elif name == "tune":
-        value = _tune()
     elif name == "CONTRIB":
         value = _contrib()
     elif name in (contrib := _contrib()):
@@ -182,18 +178,8 @@ def _contrib() -> dict[str, Any]:
     return {name: spec for name, spec in specs.SPECS.items() if spec.library == specs.CONTRIB}
 
 
-def _tune() -> Any:
-    try:
-        importlib.import_module("optuna")
-    except ImportError as error:
-        raise ImportError(
-            f'jaxenvs.sb3.tune needs Optuna, but {error.name} is not installed: pip install "jaxenvs[tune]".'
-        ) from error
-    return importlib.import_module(TUNE).tune
-
-
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_contrib(), "CONTRIB", "tune"})
+    return sorted({*globals(), *__all__, *_contrib(), "CONTRIB"})
 
 
 set_up_process()

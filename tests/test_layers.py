@@ -80,8 +80,6 @@ SHARED_NAMES = {
     "files": "the command's say in words what the core's raise",
     "hindsight": "of a store on the device, and of SB3's",
     "replay_buffer": "SB3's interface, and the store inside",
-    "spaces": "environments' spaces, and where tuning searches",
-    "storage": "where studies are, and where transitions are",
 }
 
 

@@ -1,1 +1,1 @@
-"""The commands `jaxenvs train`, `tune`, `evaluate` and `record`."""
+"""The commands `jaxenvs train`, `evaluate` and `record`."""

@@ -1,4 +1,4 @@
-"""The commands `jaxenvs train`, `tune`, `evaluate` and `record`. `jaxenvs.cli` runs them."""
+"""The commands `jaxenvs train`, `evaluate` and `record`. `jaxenvs.cli` runs them."""
 
 from __future__ import annotations
 
@@ -249,58 +249,6 @@ def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
         sys.exit(130)
 
 
-def tune(
-    algorithm: Algorithm = None,
-    env_id: EnvId = None,
-    trials: Count = 100,
-    seeds: Count = 5,
-    num_envs: Number = None,
-    total_timesteps: Number = None,
-    seed: Count = 0,
-    env_kwargs: Assignments = (),
-    hyperparameters: Assignments = (),
-    space: File = None,
-    storage: Name = None,
-    study_name: Name = None,
-    out: File = None,
-) -> None:
-    """Search hyper-parameters with Optuna; one compiled function trains all seeds of a trial.
-
-    For example: jaxenvs tune ppo CartPole-v1 --trials 200 --storage sqlite:///study.db
-
-    The same command again continues the search, or joins it as another worker.
-
-    Args:
-      algorithm: A key of ALGORITHMS.
-      env_id: As for jaxenvs train.
-      trials: Run until this many trials have ended or were pruned, by all processes on one storage.
-      seeds: Agents in a trial; its value is the median of their returns.
-      num_envs: The number of environments. If not given, as for jaxenvs train.
-      total_timesteps: Steps of each agent. If not given, as for jaxenvs train.
-      seed: The random seed of the first agent; the others have the following seeds.
-      env_kwargs: Parameters of the environment: gravity=5.0
-      hyperparameters: Values that all trials have, and that are not searched: n_steps=32 normalize=True
-      space: A JSON file of where to search. If not given, RL Baselines3 Zoo's ranges: docs/tuning.md.
-      storage: A database, such as sqlite:///study.db, or the path of a journal. If not given, sqlite:///OUT/study.db.
-      study_name: The name of the study in the storage. If not given, ENV_ID-ALGORITHM.
-      out: The folder for best.json and trials.csv. If not given, runs/tune-ENV_ID-ALGORITHM.
-    """
-    from bridge.app.tuning.command import run  # imported here, because Optuna is a separate extra
-
-    if algorithm is None or env_id is None:
-        raise UserError("An algorithm and an environment are missing: jaxenvs tune ppo CartPole-v1.")
-    _check_positive("--trials", trials)
-    name = f"{env_id.rpartition(':')[2]}-{algorithm}".replace("/", "-")
-    out = out or Path("runs") / f"tune-{name}"
-    check_folder(out)
-    reserve_threads()  # must come before JAX runs anything
-    settings: dict[str, Any] = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed}
-    settings |= {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters), "num_seeds": seeds}
-    print(
-        run(out, storage or f"sqlite:///{out}/study.db", study_name or name, trials, space, algorithm, env_id, settings)
-    )
-
-
 def evaluate(run: Run, episodes: Number = None, seed: Number = None, best: bool = False) -> None:
     """Evaluate the agent of a run: print the mean and standard deviation of its returns.
 
@@ -355,4 +303,4 @@ def _check_seed(seed: int | None) -> None:
         raise UserError(f"--seed must be an int between 0 and {LAST_SEED}, got {seed}.")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"train": train, "tune": tune, "evaluate": evaluate, "record": record}
+COMMANDS: dict[str, Callable[..., None]] = {"train": train, "evaluate": evaluate, "record": record}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import json
 import sys
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,14 +19,9 @@ import jaxenvs
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.environments import EnvironmentInfo, find
 from bridge.app.files import replacing
-from bridge.app.hyperparameters import (
-    NOISE,
-    SCHEDULED,
-    bounds_of,
-    check_bounds,
-)
+from bridge.app.hyperparameters import NOISE, check_values
 from bridge.app.tuned import settings_for
-from bridge.engine.plan import ENGINES
+from jaxenvs.arguments import did_you_mean, integer, non_negative_int, positive_int
 from jaxenvs.cli import UserError
 
 # For environments without an entry in TUNED. Off-policy as in the Zoo: each environment's step brings an update.
@@ -107,7 +100,8 @@ class TrainingConfig:
           UserError: something is unknown, of the wrong type, or does not fit together.
         """
         if algorithm not in ALGORITHMS:
-            raise UserError(f"No algorithm {algorithm!r}. {_nearest(algorithm.lower(), ALGORITHMS)}")
+            hint = did_you_mean(algorithm.lower(), ALGORITHMS) or f"There are: {', '.join(ALGORITHMS)}."
+            raise UserError(f"No algorithm {algorithm!r}. {hint}")
         given = hyperparameters or {}
         _require_json("--env-kwargs", env_kwargs or {})
         _require_json("--hyperparameters", given)
@@ -129,9 +123,14 @@ class TrainingConfig:
         run |= {"hyperparameters": resolved, "backend": environment.backend}
         new = cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed, **run)
         vars(new)["environment"] = environment
-        _check_run(new)
-        for name, value in {**settings, **given}.items():
-            _check_hyperparameter(algorithm, name, value, defaults)
+        for unknown in (given.keys() | settings.keys()) - defaults.keys():
+            hint = did_you_mean(unknown, defaults) or f"There are: {', '.join(defaults)}."
+            raise UserError(f"{algorithm} has no hyper-parameter {unknown!r}. {hint}")
+        try:
+            _check_run(new)
+            check_values(algorithm, {**settings, **given}, defaults)
+        except (TypeError, ValueError) as error:
+            raise UserError(str(error)) from error
         if is_off_policy:
             _check_learns(resolved, total_timesteps)
         else:
@@ -143,17 +142,17 @@ class TrainingConfig:
         fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return fields
 
-    def require_begun_as(self, begun: dict[str, Any] | None, path: Path) -> None:
+    def require_begun_as(self, begun: dict[str, Any], path: Path) -> None:
         """Raise if a config.json was changed by hand, except for a larger budget and other devices.
 
         Args:
-          begun: `as_json` of the config that the checkpoint was trained with; None if the checkpoint does not have it.
+          begun: `as_json` of the config that the checkpoint was trained with.
           path: of the config.json.
 
         Raises:
           UserError: a field differs.
         """
-        before, now = (_flat(fields) for fields in (begun or {}, self.as_json()))
+        before, now = (_flat(fields) for fields in (begun, self.as_json()))
         free = ("total_timesteps", "devices")
         other = [name for name in before if name not in free and now.get(name) != before[name]]
         if other:
@@ -173,37 +172,26 @@ def _check_run(config: TrainingConfig) -> None:
     """Raise unless the fields besides the hyperparameters have values that fit together.
 
     Raises:
-      UserError: they do not.
+      UserError, ValueError: they do not.
     """
-    if config.engine not in ENGINES:
-        raise UserError(
-            f"--engine must be one of {', '.join(ENGINES)}, got {config.engine}. JAX uses a GPU by itself if there "
-            "is one."
-        )
     numbers = {"--num-envs": config.num_envs, "--total-timesteps": config.total_timesteps, "--seeds": config.num_seeds}
-    numbers |= {} if config.devices is None else {"--devices": config.devices}
     for flag, number in numbers.items():
-        if type(number) is not int or number < 1:
-            raise UserError(f"{flag} must be an int of at least 1, got {number!r}.")
-    last = LAST_SEED + 1 - config.num_seeds
-    if type(config.seed) is not int or not 0 <= config.seed <= last:
-        raise UserError(f"--seed must be an int between 0 and {last}, got {config.seed!r}.")
-    if type(config.eval_freq) is not int or config.eval_freq < 0:
-        raise UserError(f"--eval-freq must be an int of at least 0, got {config.eval_freq!r}.")
-    reasons = {
-        "--engine torch": (config.engine == "torch", "compiles nothing"),
-        f"--backend {config.backend}": (config.backend != "jax", "steps environments that cannot be compiled"),
-        "--eval-freq": (config.eval_freq > 0, "evaluates one agent between its rollouts"),
-        "--tensorboard-log": (config.tensorboard_log is not None, "is for one agent that is not divided"),
-        "--seeds": (config.num_seeds > 1 and config.devices is not None, "trains one agent for each seed"),
+        positive_int(flag, number)
+    if config.devices is not None:
+        positive_int("--devices", config.devices)
+    integer("--seed", config.seed, 0, LAST_SEED + 1 - config.num_seeds)
+    non_negative_int("--eval-freq", config.eval_freq)
+    of_one_agent = {
+        "--eval-freq": config.eval_freq > 0,
+        "--tensorboard-log": config.tensorboard_log is not None,
+        "--seeds": config.num_seeds > 1 and config.devices is not None,
     }
-    for flag, is_given in {"--devices": config.devices is not None, "--seeds": config.num_seeds > 1}.items():
-        for other, (is_other, why) in reasons.items():
-            if is_given and is_other and flag != other:
-                raise UserError(
-                    f"{flag} compiles a whole training, so it cannot be combined with {other}, which {why}: leave "
-                    "out one of them."
-                )
+    flag = "--seeds" if config.devices is None else "--devices"
+    for other, is_given in of_one_agent.items():
+        if is_given and (config.num_seeds > 1 or config.devices is not None):
+            raise UserError(
+                f"{flag} compiles a whole training, so it cannot be combined with {other}: leave out one of them."
+            )
 
 
 def algorithm_class(name: str) -> type[BaseAlgorithm]:
@@ -228,8 +216,6 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         arguments = json.loads(path.read_text())
         then = arguments.pop("versions")
-        # Earlier versions did not have these.
-        arguments = {"backend": "jax", "devices": None, "eval_freq": 0, "tensorboard_log": None} | arguments
         if arguments.keys() != {field.name for field in dataclasses.fields(TrainingConfig)}:
             raise ValueError("other names")
     except OSError as error:
@@ -275,8 +261,8 @@ def _policy(algorithm: str, space: gymnasium.Space[Any]) -> str:
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with each hyper-parameter as a separate field: a later version may have more of them."""
-    return {**fields, **fields.get("hyperparameters", {}), "hyperparameters": None}
+    """Return the fields with each hyper-parameter as a separate field."""
+    return {**fields, **fields["hyperparameters"], "hyperparameters": None}
 
 
 def _sequences_as(kind: type[list[Any]] | type[tuple[Any, ...]], value: Any) -> Any:
@@ -322,26 +308,6 @@ def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> 
         )
 
 
-def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[str, Any]) -> None:
-    if name not in defaults:
-        raise UserError(f"{algorithm} has no hyper-parameter {name!r}. {_nearest(name, defaults)}")
-    default = defaults[name]
-    is_schedule = name in SCHEDULED and isinstance(value, str)
-    is_off = default is None and value is None
-    is_number = isinstance(default, bool | int | float) or (default is None and name in bounds_of(algorithm))
-    is_number = is_number and name != "train_freq"  # it may be a pair
-    is_number = is_number and not (name == "normalize" and isinstance(value, dict))
-    if not is_schedule and not is_off and is_number:
-        # An int is accepted for a float; True is not a number.
-        kind = float if default is None else type(default)
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise UserError(f"{name} must be of type {kind.__name__}, such as {default!r}, got {value!r}.")
-    try:
-        check_bounds(algorithm, name, value)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
 def _check_learns(hyperparameters: dict[str, Any], total_timesteps: int) -> None:
     learning_starts = hyperparameters["learning_starts"]
     if learning_starts >= total_timesteps:
@@ -362,19 +328,13 @@ def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps
     batch_size = hyperparameters.get("batch_size")
     if batch_size is None or rollout % batch_size == 0:
         return
-    nearest = nearest_divisor(rollout, batch_size)
+    nearest = _nearest_divisor(rollout, batch_size)
     if not adjust_batch_size:
         raise UserError(f"{described}, which batch_size={batch_size} does not divide: use batch_size={nearest}.")
     hyperparameters["batch_size"] = nearest
 
 
-def nearest_divisor(rollout: int, batch_size: int) -> int:
+def _nearest_divisor(rollout: int, batch_size: int) -> int:
     """Return the batch size nearest to `batch_size` that divides a rollout."""
     divisors = (size for size in range(1, rollout + 1) if rollout % size == 0)
     return min(divisors, key=lambda size: abs(size - batch_size))
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=2)
-    return f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(known)}."

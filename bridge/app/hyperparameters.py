@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -15,74 +16,50 @@ from jaxenvs import learn
 # The arguments of SB3's algorithms that may be schedules. PPO has all of them.
 SCHEDULED = learn.PPO.SCHEDULED
 
-# Lowest and highest value of hyper-parameters that are not in jaxenvs.learn, or have other bounds there.
-BOUNDS: dict[str, tuple[float, float]] = {
-    "rms_prop_eps": (0, math.inf),
-    "sde_sample_freq": (-1, math.inf),
-    "stats_window_size": (1, math.inf),
-    "learning_starts": (0, math.inf),
-    "gradient_steps": (-1, math.inf),
-    "noise_std": (0, math.inf),
-    "frame_stack": (1, math.inf),
-}
-
 # Replace `action_noise`, with their defaults.
 NOISE: dict[str, Any] = {"noise_type": None, "noise_std": 0.0}
 NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
-TRAIN_FREQ_UNITS = ("step", "episode")
+# The lowest value of hyper-parameters that are not in jaxenvs.learn.
+LEAST = {"noise_std": 0, "frame_stack": 1, "stats_window_size": 1}
 
 
-def bounds_of(algorithm: str) -> dict[str, tuple[float, float]]:
-    """Return the lowest and highest value of an algorithm's hyper-parameters that have bounds.
-
-    SB3 accepts some values outside of them, which do not train.
+def check_values(algorithm: str, values: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Raise for values with which training cannot work. SB3's constructors accept many of them, jaxenvs.learn none.
 
     Args:
       algorithm: a key of ALGORITHMS.
-    """
-    settings = ALGORITHMS[algorithm].settings
-    return settings.RANGES | dict.fromkeys(settings.COUNTS, (1, math.inf)) | BOUNDS
-
-
-def check_bounds(algorithm: str, name: str, value: Any) -> None:
-    """Raise for a value with which training cannot work.
+      values: hyper-parameters by name.
+      defaults: of all hyper-parameters of the algorithm.
 
     Raises:
-      ValueError: a number, or the start of a schedule, is infinite, NaN or out of its bounds; or a word is unknown.
+      ValueError, TypeError: a value is of the wrong type, or out of its bounds.
     """
-    if name == "noise_type" and value not in (None, *NOISE_TYPES):
-        raise ValueError(f"noise_type must be None or one of {', '.join(NOISE_TYPES)}, got {value!r}.")
-    if name == "train_freq" and not _is_train_freq(value):
-        expected = "an int of at least 1, or an int and a unit such as (1,'episode')"
-        raise ValueError(f"train_freq must be {expected}, got {value!r}.")
-    if name in ("ent_coef", "target_entropy") and isinstance(value, str) and value != "auto":
-        is_start = name == "ent_coef" and value.startswith("auto_") and _is_positive(value.removeprefix("auto_"))
-        if not is_start:
-            words = "'auto' or a start such as 'auto_0.1'" if name == "ent_coef" else "'auto'"
-            raise ValueError(f"{name} must be a number or {words}, got {value!r}.")
-    if isinstance(value, str) and name in SCHEDULED:
-        value = to_schedule(value)(1.0)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    low, high = bounds_of(algorithm).get(name, (-math.inf, math.inf))
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value}.")
-    if not low <= value <= high:
-        expected = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
-        raise ValueError(f"{name} must be {expected}, got {value}.")
-
-
-def _is_train_freq(value: Any) -> bool:
-    if isinstance(value, list | tuple):  # JSON has a pair as a list, Python as a tuple
-        return len(value) == 2 and type(value[0]) is int and value[0] >= 1 and value[1] in TRAIN_FREQ_UNITS
-    return type(value) is int and value >= 1
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < math.inf
-    except ValueError:
-        return False
+    settings: Any = ALGORITHMS[algorithm].settings()
+    known = {field.name for field in dataclasses.fields(settings)} - {"sde_sample_freq"}  # SB3's may be -1
+    numbers = {}
+    for name, value in values.items():
+        if name in SCHEDULED and isinstance(value, str):
+            value = to_schedule(value)(1.0)
+        elif name == "ent_coef" and isinstance(value, str):
+            value = _parse_value(name, value.removeprefix("auto_")) or value  # auto_0 is no start
+        elif name == "train_freq" and isinstance(value, list | tuple) and value:
+            value = value[0]  # the unit is checked by SB3's constructor
+        elif name == "normalize" and isinstance(value, dict):
+            continue
+        kinds = {bool: (bool,), int: (int,), float: (float, int)}.get(type(defaults[name]))
+        if kinds is not None and type(value) not in kinds:
+            expected = f"of type {kinds[0].__name__}, such as {defaults[name]!r}"
+            raise ValueError(f"{name} must be {expected}, got {value!r}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} must be finite, got {value}.")
+        if name in known and value != "auto":
+            numbers[name] = value
+    settings.replace(**numbers).check()
+    if values.get("noise_type") not in (None, *NOISE_TYPES):
+        raise ValueError(f"noise_type must be None or one of {', '.join(NOISE_TYPES)}, got {values['noise_type']!r}.")
+    for name, least in LEAST.items():
+        if values.get(name, least) < least:
+            raise ValueError(f"{name} must be at least {least}, got {values[name]}.")
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:

@@ -69,13 +69,6 @@ def refuse_used(folder: Path) -> None:
     Raises:
       UserError: the folder holds a model or a checkpoint that the run would replace, or files that no run wrote.
     """
-    if any(_is_model(path) for path in (folder / MODEL, *folder.glob(f"seed-*/{MODEL}"))):
-        raise UserError(f"{folder} already holds a trained model: give another --out, or remove the folder.")
-    if any((folder / name).exists() for name in (CHECKPOINT, SEEDS_CHECKPOINT)):
-        raise UserError(
-            f"{folder} holds an unfinished run: continue it with --resume {folder}, give another --out, or remove the "
-            "folder."
-        )
     try:
         load_config(folder / CONFIG)
     except UserError as error:
@@ -84,6 +77,13 @@ def refuse_used(folder: Path) -> None:
                 raise UserError(
                     f"{folder / name} does not belong to a run and would be overwritten: give another --out."
                 ) from error
+    if (folder / MODEL).exists() or any(folder.glob(f"seed-*/{MODEL}")):
+        raise UserError(f"{folder} already holds a trained model: give another --out, or remove the folder.")
+    if any((folder / name).exists() for name in (CHECKPOINT, SEEDS_CHECKPOINT)):
+        raise UserError(
+            f"{folder} holds an unfinished run: continue it with --resume {folder}, give another --out, or remove the "
+            "folder."
+        )
 
 
 def make_env(config: TrainingConfig, num_envs: int | None = None, like: VecEnv | None = None, **further: Any) -> VecEnv:
@@ -201,15 +201,15 @@ def read_checkpoint(folder: Path, config: TrainingConfig, env: VecEnv) -> BaseAl
         raise UserError(f"Cannot resume from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
 
 
-def config_of_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Return `TrainingConfig.as_json` of the time when a checkpoint was written; None if it does not have it.
+def config_of_checkpoint(folder: Path) -> Any:
+    """Return `TrainingConfig.as_json` of the time when a checkpoint was written.
 
     Raises:
-      UserError: it cannot be read.
+      UserError: it cannot be read, or is not of a run.
     """
     try:
-        return (read_metadata(folder / CHECKPOINT) or {}).get("config")
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        return (read_metadata(folder / CHECKPOINT) or {})["config"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise UserError(f"Cannot resume from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
 
 
@@ -232,15 +232,6 @@ def use_few_threads(config: TrainingConfig) -> None:
     is_large = ALGORITHMS[config.algorithm].is_off_policy and config.engine == "torch"
     if config.hyperparameters["policy"] == "MlpPolicy" and not is_large:
         torch.set_num_threads(1)
-
-
-def _is_model(path: Path) -> bool:
-    """Return whether a file is a complete zip of SB3. A partial one, as 0.2.0 left on a full disk, is no model."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            return "data" in file.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return False
 
 
 def _in_a_line(error: Exception) -> str:

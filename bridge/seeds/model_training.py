@@ -43,9 +43,9 @@ def require_fully_compiled(model: Any) -> None:
     own = [name for name in vars(model) if callable(getattr(type(model), name, None))]
     if own:
         raise NotCompilable(f"The model overrides {own[0]}, which a compiled training would not call.")
-    env, plan = model.get_env(), model.plan
-    if plan.reasons or plan.wrapped_env is None:
-        raise NotCompilable(" ".join(plan.reasons))
+    env = model.get_env()
+    if model.plan.reasons:
+        raise NotCompilable(" ".join(model.plan.reasons))
     inner = env.venv if type(env) is VecNormalize else env
     if type(inner) is not JaxVecEnv:
         raise NotCompilable(

@@ -19,7 +19,7 @@ from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance, gather, place
 from jaxenvs.learn.devices import is_first_process, largest
 from jaxenvs.learn.loop import Limits, Loop, run
-from jaxenvs.learn.sweep import compile_sweep
+from jaxenvs.learn.sweep import compile_sweep, sweep
 from jaxenvs.learn.training_state import mean_of
 
 # Between two calls the caller can show progress, write a checkpoint, and handle Ctrl-C.
@@ -33,8 +33,8 @@ FEWEST_ITERATIONS_PER_ROW = 16
 KEPT = ("timesteps", "episodes", "episode_return", "iteration_episode_return", "epochs")  # of the metrics
 
 Metrics = dict[str, np.ndarray]
-# Maps numbers, states and a number of rows to states and the rows of metrics, (num_seeds, MOST_ROWS_PER_CALL).
-RowsFunction = Callable[[Any, TrainingState, int], tuple[TrainingState, dict[str, Any]]]
+# Maps states and a number of rows to states and the rows of metrics, (num_seeds, MOST_ROWS_PER_CALL).
+RowsFunction = Callable[[TrainingState, int], tuple[TrainingState, dict[str, Any]]]
 
 
 class SeedSweep:
@@ -48,18 +48,13 @@ class SeedSweep:
       metrics: by name, (num_seeds, num_rows): see KEPT. Empty before the first call.
     """
 
-    def __init__(
-        self, models: Sequence[Model], total_timesteps: int, mesh: Mesh | None = None, shares_compiled: bool = False
-    ) -> None:
+    def __init__(self, models: Sequence[Model], total_timesteps: int, mesh: Mesh | None = None) -> None:
         """Prepare the training. Nothing is compiled yet.
 
         Args:
           models: they differ only in their seeds; with a mesh, one.
           total_timesteps: of each model.
           mesh: the devices over which the training is divided.
-          shares_compiled: whether `begin` can start again with other numbers among the settings, which are then
-            arguments of the compiled functions. What is learned is the same up to rounding, because XLA folds
-            constants. There are no metrics.
 
         Raises:
           NotCompilable: not everything can be compiled into one function.
@@ -70,18 +65,11 @@ class SeedSweep:
         self._training.check_devices(mesh)
         keys = jnp.stack([jax.random.key(model.seed) for model in models])  # type: ignore[arg-type]
         params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(parameters_of, models))
-        self._start, self._mesh, self._shares = (keys, params), mesh, shares_compiled
-        self._numbers: list[np.ndarray] | None = None
+        self._start, self._mesh = (keys, params), mesh
         self._state: TrainingState | None = None
-        self._init: Callable[..., TrainingState] | None = None
         self._compiled_rows: RowsFunction | None = None
         self._in_a_row = 1
         self._rows = 1  # of the next call
-
-    @property
-    def num_iterations(self) -> int:
-        """The number of iterations of the whole training."""
-        return self._training.num_iterations
 
     @property
     def iteration(self) -> int:
@@ -96,28 +84,19 @@ class SeedSweep:
     @property
     def is_done(self) -> bool:
         """True if the budget is spent."""
-        return self.iteration >= self.num_iterations
+        return self.iteration >= self._training.num_iterations
 
-    def begin(self, training: Training) -> None:
-        """Start again, with the numbers of a training whose `structure_of` is the same."""
-        if structure_of(training) != structure_of(self._training):
-            raise ValueError("training must have the same structure as the first one: make another SeedSweep for it.")
-        leaves = numbers_of(training)
-        self._numbers = [np.broadcast_to(leaf, (len(self.models), *leaf.shape)) for leaf in leaves]
-        self._state = None
-        self._begun()
-
-    def advance(self, until: int | None = None) -> None:
-        """Continue for about a second, or to the iteration `until`, by default the last."""
-        state, left = self._begun(), (self.num_iterations if until is None else until) - self.iteration
+    def advance(self) -> None:
+        """Continue for about a second, or to the end."""
+        state, left = self._begun(), self._training.num_iterations - self.iteration
         if self._compiled_rows is None or left < self._in_a_row:
-            self._in_a_row = 1 if self._shares else iterations_in_a_row(self._training, left)
+            self._in_a_row = iterations_in_a_row(self._training, left)
             self._compiled_rows = self._compile(state)
         # The clocks of processes differ, but the compiled functions that run on all of them must be the same.
         (most,) = largest(self._rows)
-        count = min(most, left // self._in_a_row, left if self._shares else MOST_ROWS_PER_CALL)
+        count = min(most, left // self._in_a_row, MOST_ROWS_PER_CALL)
         start = time.monotonic()
-        self._state, new = self._compiled_rows(self._numbers, state, count)
+        self._state, new = self._compiled_rows(state, count)
         rows = {name: np.asarray(row)[:, :count] for name, row in new.items()}
         jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
         before = {name: self.metrics.get(name, row[:, :0]) for name, row in rows.items()}
@@ -125,26 +104,12 @@ class SeedSweep:
         # At most twice as many as before, because the first calls are slower than the others.
         self._rows = max(1, int(count * min(2, SECONDS_PER_CALL / (time.monotonic() - start))))
 
-    def release(self) -> None:
-        """Free the state of the training, whose replay stores may be large. Call `begin` next."""
-        self._state = None
-
-    def finish(self, skips_nan: bool = False) -> list[bool]:
-        """Write the results so far into the models, as their own trainings would have.
-
-        Args:
-          skips_nan: whether models whose weights are not finite keep their previous weights.
-
-        Returns:
-          For each model whether its weights are finite.
-        """
-        host, sound = jax.device_get(self._with_axis()), []
+    def finish(self) -> None:
+        """Write the results so far into the models, as their own trainings would have."""
+        host = jax.device_get(self._with_axis())
         for i, model in enumerate(self.models):
             state, metrics = jax.tree.map(lambda leaf, i=i: leaf[i], (host, self.metrics))
-            sound.append(all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.learner.params)))
-            if sound[-1] or not skips_nan:
-                take_over(model, state, metrics, self._total_timesteps)
-        return sound
+            take_over(model, state, metrics, self._total_timesteps)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return everything that the rest of the training depends on, as arrays for `numpy.savez(file, **arrays)`.
@@ -179,14 +144,8 @@ class SeedSweep:
             key, params = jax.tree.map(lambda leaf: leaf[0], self._start)
             self._state = self._training.init(key, params, mesh=self._mesh)
         elif self._state is None:
-            if self._init is None:
-                training = self._training
-
-                def init(numbers: Any, key: jax.Array, params: Any) -> TrainingState:
-                    return with_numbers(training, numbers).init(key, params)
-
-                self._init = compile_sweep(init, self._numbers, *self._start)
-            self._state = self._init(self._numbers, *self._start)
+            self._state = sweep(self._training.init, *self._start)
+        assert self._state is not None
         return self._state
 
     def _with_axis(self) -> TrainingState:
@@ -197,27 +156,27 @@ class SeedSweep:
     def _compile(self, state: TrainingState) -> RowsFunction:
         # Compiled functions are kept for long, and must not keep the models and their stores alive.
         training, number = self._training, len(self.models)
-        run_rows = rows_of(self._in_a_row, None if self._shares else MOST_ROWS_PER_CALL, self._mesh)
+        run_rows = rows_of(self._in_a_row, self._mesh)
         if self._mesh is None:
 
-            def run_seed(numbers: Any, state: TrainingState, count: jax.Array) -> Any:
-                return run_rows(with_numbers(training, numbers), state, count)
+            def run_seed(state: TrainingState, count: jax.Array) -> Any:
+                return run_rows(training, state, count)
 
-            run_all = compile_sweep(run_seed, self._numbers, state, jnp.ones(number, int))
-            return lambda numbers, state, count: run_all(numbers, state, jnp.full(number, count))
+            run_all = compile_sweep(run_seed, state, jnp.ones(number, int))
+            return lambda state, count: run_all(state, jnp.full(number, count))
         run_one = jax.jit(run_rows, donate_argnums=1, compiler_options=compiler_options())
 
-        def with_axis(_: Any, state: TrainingState, count: int) -> tuple[TrainingState, dict[str, Any]]:
+        def with_axis(state: TrainingState, count: int) -> tuple[TrainingState, dict[str, Any]]:
             state, rows = run_one(training, state, count)
             return state, {name: np.asarray(row)[None] for name, row in rows.items()}
 
         return with_axis
 
 
-def rows_of(in_a_row: int, keep: int | None, mesh: Mesh | None) -> Callable[..., Any]:
+def rows_of(in_a_row: int, mesh: Mesh | None) -> Callable[..., Any]:
     """Return a function that maps a training, its state and a number of rows to the next state and the rows.
 
-    A row covers `in_a_row` iterations. At most `keep` rows are returned, and none if it is None.
+    A row covers `in_a_row` iterations. At most MOST_ROWS_PER_CALL rows are returned.
     """
 
     def run_rows(training: Training, state: TrainingState, count: jax.Array) -> tuple[TrainingState, dict[str, Any]]:
@@ -225,8 +184,7 @@ def rows_of(in_a_row: int, keep: int | None, mesh: Mesh | None) -> Callable[...,
             state, metrics = advance(training, state, in_a_row, mesh)
             return state, _row_of(metrics)
 
-        state, rows = run(Loop(advance_a_row), state, Limits(count), keep)
-        return state, rows or {}
+        return run(Loop(advance_a_row), state, Limits(count), MOST_ROWS_PER_CALL)
 
     return run_rows
 
@@ -241,13 +199,6 @@ def _row_of(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: row[name] for name in KEPT if name in row}
 
 
-def with_numbers(training: Training, numbers: list[Any] | None) -> Training:
-    """Return the training with other numbers among its settings; unchanged if there are none."""
-    if numbers is None:
-        return training
-    return training.replace(algorithm=jax.tree.unflatten(jax.tree.structure(training.algorithm), numbers))
-
-
 def iterations_in_a_row(training: Training, left: int) -> int:
     """Return how many iterations make a row of metrics: a number that divides `left`, if one is large enough."""
     if not isinstance(training.algorithm, OffPolicySettings):
@@ -255,16 +206,3 @@ def iterations_in_a_row(training: Training, left: int) -> int:
     most = min(MOST_ITERATIONS_PER_ROW, left)
     fewest = min(FEWEST_ITERATIONS_PER_ROW, most)
     return next((count for count in range(most, fewest - 1, -1) if left % count == 0), most)
-
-
-def numbers_of(training: Training) -> list[np.ndarray]:
-    """Return the numbers among the settings, in the dtypes of compiled functions: float32 and int32."""
-    kinds = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(training.algorithm)]
-    return [leaf.astype(kinds.get(leaf.dtype, leaf.dtype)) for leaf in leaves]
-
-
-def structure_of(training: Training) -> Any:
-    """Return the part of the settings that is compiled. Trainings with an equal structure differ only in numbers."""
-    shapes = tuple((leaf.shape, leaf.dtype) for leaf in numbers_of(training))
-    return jax.tree.structure(training.algorithm), shapes

@@ -1,4 +1,4 @@
-"""The `jaxenvs` command: list, doctor and bench; train, tune, evaluate and record are in `bridge.app`.
+"""The `jaxenvs` command: list, doctor and bench; train, evaluate and record are in `bridge.app`.
 
 Nothing here needs PyTorch, so that the first three commands work without it, and start at once.
 """
@@ -36,7 +36,6 @@ ENDED_BY_SIGPIPE = 141  # the exit status of shells
 # The commands of `bridge.app.cli`, and the first line of their help.
 OF_BRIDGE = {
     "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
-    "tune": "Search hyper-parameters with Optuna; one compiled function trains all seeds of a trial.",
     "evaluate": "Evaluate the agent of a run: print the mean and standard deviation of its returns.",
     "record": "Record the agent of a run as a GIF or MP4 video.",
     "zoo": "Run a script of RL Baselines3 Zoo with bridge's algorithms: train, enjoy, record or plot.",
@@ -44,7 +43,6 @@ OF_BRIDGE = {
 # Packages of these commands, by the names of their modules; the extra `sb3`. Only looked for, because importing takes
 # seconds.
 PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL")
-TUNE_PACKAGES = (*PACKAGES, "optuna")  # the extra `tune`
 
 # Other names of options, which RL-Zoo or earlier versions have.
 ALIASES = {"-n": "--total-timesteps", "--n-timesteps": "--total-timesteps", "--settings": "--hyperparams"}
@@ -135,13 +133,11 @@ def _require_sb3(command: str) -> None:
     Raises:
       UserError: a package that the command needs is not installed.
     """
-    packages, extra = (TUNE_PACKAGES, "tune") if command == "tune" else (PACKAGES, "sb3")
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
-        needed = "Optuna, PyTorch" if command == "tune" else "PyTorch"
         raise UserError(
-            f"jaxenvs {command} needs {needed} and Stable-Baselines3, but {', '.join(missing)} cannot be imported: "
-            f'pip install "jaxenvs[{extra}]".'
+            f"jaxenvs {command} needs PyTorch and Stable-Baselines3, but {', '.join(missing)} cannot be imported: "
+            'pip install "jaxenvs[sb3]".'
         )
 
 

@@ -32,7 +32,7 @@ from jaxenvs.jax_names import CACHE_HIT_EVENT, setting
 from jaxenvs.learn.sweep import num_cores
 
 WIDTH = 100
-PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "optax", "torch", "stable-baselines3", "sb3-contrib", "optuna")
+PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "optax", "torch", "stable-baselines3", "sb3-contrib")
 # Environment variables that change how compiled functions run.
 VARIABLES = re.compile("JAX|XLA|PJRT|CUDA|NCCL|OMP_|MKL_")
 

@@ -78,7 +78,7 @@ def test_the_help_of_a_command_has_an_example_that_can_be_typed(name, capsys, mo
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem
 )
 def test_the_commands_of_a_page_can_be_typed(page, monkeypatch):
-    lines = re.findall(r"^(?:srun )?jaxenvs ((?:train|tune|evaluate|record) .*)$", page.read_text(), re.MULTILINE)
+    lines = re.findall(r"^(?:srun )?jaxenvs ((?:train|evaluate|record) .*)$", page.read_text(), re.MULTILINE)
     typed = [line.partition("#")[0] for line in lines if not line.endswith("\\")]
     started = []
     for name, function in of_bridge.COMMANDS.items():
@@ -106,13 +106,6 @@ def test_list_says_what_can_be_listed_where_there_is_no_such_module(capsys):
     assert "Libraries whose environments can be listed: brax, craftax, gymnax, " in message
     assert message.rstrip().endswith("xminigrid, envpool.")
     assert "Did you mean gymnax?" in error_of(capsys, "list", "gymnas")
-
-
-def test_tune_says_what_to_install_without_optuna(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    message = error_of(capsys, "tune", "ppo", "CartPole-v1")
-    assert "jaxenvs tune needs Optuna" in message
-    assert 'pip install "jaxenvs[tune]"' in message
 
 
 def test_bench_runs_the_scripts_named(tmp_path, monkeypatch, capfd):

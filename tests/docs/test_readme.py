@@ -63,7 +63,7 @@ AT_LENGTH = (
     *("docs/faq.md", "docs/logging.md", "docs/pretrained.md", "docs/save-and-load.md"),
     *("docs/algorithms.md", "docs/fast-script.md", "docs/index.md", "docs/many-machines.md", "docs/many-seeds.md"),
     *("docs/native-environments.md", "docs/off-policy.md", "docs/own-environment.md", "docs/pure-jax.md"),
-    *("docs/replay.md", "docs/self-play.md", "docs/stable-baselines3.md", "docs/tuning.md"),
+    *("docs/replay.md", "docs/self-play.md", "docs/stable-baselines3.md"),
     *(page for page in BLOCKS if page.startswith("docs/coming-from/")),
     *(page for page in BLOCKS if page.startswith("docs/reference/") and page != "docs/reference/jaxenvs.md"),
 )

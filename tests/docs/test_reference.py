@@ -20,7 +20,7 @@ import jaxenvs
 REFERENCE = Path(__file__).parent.parent.parent / "docs" / "reference"
 OURS = ("bridge", "jaxenvs")
 PACKAGES = ("jaxenvs", "jaxenvs.learn", "jaxenvs.wrappers", "jaxenvs.third_party", "bridge")
-LATER = {"bridge": (*bridge.CONTRIB, "tune")}  # public too, but imported when they are asked for
+LATER = {"bridge": bridge.CONTRIB}  # public too, but imported when they are asked for
 SECTIONS = ("Args:", "Attributes:")
 
 

@@ -143,17 +143,6 @@ def test_methods_replaced_before_bridge_remembers_a_class_are_noticed():
     assert result.stdout.strip() == "['reset', 'step_wait'] ('sample',) () ()", result.stderr
 
 
-def test_without_optuna_bridge_works_but_for_tune_which_says_what_to_install():
-    result = python(
-        "import sys; sys.modules['optuna'] = None\nimport bridge\nprint('tune' in dir(bridge))\nbridge.tune"
-    )
-    assert result.stdout.strip() == "True"
-    last = result.stderr.strip().splitlines()[-1]
-    assert last == (
-        'ImportError: jaxenvs.sb3.tune needs Optuna, but optuna is not installed: pip install "jaxenvs[tune]".'
-    )
-
-
 def test_bridge_runs_jax_in_the_calling_thread_unless_told_otherwise():
     code = "import os; {0}import bridge, jax; print(jax.config.read('jax_cpu_enable_async_dispatch'))"
     assert python(code.format("")).stdout.strip() == "False"

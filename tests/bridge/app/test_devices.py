@@ -73,7 +73,7 @@ def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tm
             ["--devices", "3", "--num-envs", "6"],
             "num_devices must be at most 1, the number of devices that JAX has here, got 3",
         ),
-        (["--devices", "0"], "--devices must be an int of at least 1, got 0"),
+        (["--devices", "0"], "--devices must be a positive int, got 0"),
         (["--devices", "1", "--seeds", "2"], "cannot be combined with --seeds"),
         (["--devices", "1", "--distributed"], "--distributed uses all devices: leave out --devices 1"),
     ],

@@ -146,8 +146,11 @@ def test_games_are_made_in_atari_wrapper():
         (["{own}:Reach", "--env-kwargs", "gol=1"], "got an unexpected keyword argument 'gol'"),
         (["{own}:Reach", "--backend", "jax"], "--backend jax needs an environment of jaxenvs"),
         (["CartPole-v1", "--seeds", "2", "--eval-freq", "8"], "--seeds compiles a whole training"),
-        (["CartPole-v1", "--eval-freq", "-1"], "--eval-freq must be an int of at least 0, got -1"),
-        (["{own}:Reach", "--devices", "1"], "cannot be combined with --backend serial"),
+        (["CartPole-v1", "--eval-freq", "-1"], "--eval-freq must be a non-negative int, got -1"),
+        (
+            ["{own}:Reach", "--devices", "1"],
+            "supports a JaxVecEnv, optionally wrapped in VecNormalize; got SerialVecEnv",
+        ),
         (["ALE/Pong-v99"], "Games of Atari need ale-py"),
         (["dict:Reach"], "No module 'dict'"),
         (["json:dumps"], "cannot be made"),

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 import jaxenvs
 from bridge.app import environments
-from bridge.app.config import TrainingConfig, load_config
+from bridge.app.config import TrainingConfig
 from bridge.app.runs import make_env, make_model
 from bridge.app.training import one_agent
 from bridge.app.training.callbacks import Interrupt
@@ -154,11 +154,3 @@ def test_settings_of_games_are_arguments_of_the_algorithms():
         if GAMES in tuned:
             known = TrainingConfig.resolve(algorithm, "CartPole-v1").hyperparameters.keys() | {"n_envs", "n_timesteps"}
             assert tuned[GAMES].keys() <= known
-
-
-def test_a_config_from_before_there_were_backends_is_one_of_jax(tmp_path):
-    TrainingConfig.resolve("ppo", "CartPole-v1").save(tmp_path / "config.json")
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["backend"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert load_config(tmp_path / "config.json")[0]["backend"] == "jax"

@@ -64,8 +64,8 @@ def test_a_changed_copy_is_trained_with(tmp_path, capsys):
         ('[ppo.CartPole-v1]\nlike = "ppo"', "like must name an earlier table"),
         ("[ppo.Acrobot-v1]\ngamma = 0.5", 'has no table [ppo."CartPole-v1"]'),
         ("[ppo.CartPole-v1]\ngama = 0.5", "Did you mean gamma"),
-        ("[ppo.CartPole-v1]\ngamma = 2.0", "gamma must be between 0 and 1"),
-        ("[ppo.CartPole-v1]\nn_envs = 0", "--num-envs must be an int of at least 1"),
+        ("[ppo.CartPole-v1]\ngamma = 2.0", "gamma must lie in [0, 1], got 2"),
+        ("[ppo.CartPole-v1]\nn_envs = 0", "--num-envs must be a positive int, got 0"),
     ],
 )
 def test_a_mistake_in_a_file_is_said(text, said, tmp_path):

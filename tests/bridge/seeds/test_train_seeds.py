@@ -113,6 +113,7 @@ def ppo(env="CartPole-v1", cls=bridge.PPO, **settings):
         (lambda: ppo(cls=OwnPPO), "OwnPPO may train differently"),
         (with_own_train, "The model overrides train"),
         (lambda: ppo(engine="torch"), 'The model has engine="torch"'),
+        (lambda: ppo(make_vec_env("CartPole-v1", backend="serial")), "wrapped in VecNormalize; got SerialVecEnv"),
         (lambda: ppo(VecFrameStack(make_vec_env("CartPole-v1"), 2)), "wrapped in VecNormalize; got VecFrameStack"),
         (lambda: ppo(VecNormalize(make_vec_env("CartPole-v1"), norm_reward=False)), "with norm_reward=False"),
         (lambda: ppo(VecNormalize(make_vec_env("CartPole-v1"), gamma=0.5)), "VecNormalize with gamma=0.5"),

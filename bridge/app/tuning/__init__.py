@@ -1,1 +1,0 @@
-"""The search for hyper-parameters: `jaxenvs tune` and `bridge.tune`."""
