@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 # From the bottom up. Modules in one line may import each other.
 FLOORS = [
-    ["jaxenvs.jax_names", "jaxenvs.picture_size", "jaxenvs.deprecated", "jaxenvs.transformations"],
+    ["jaxenvs.jax_names", "jaxenvs.picture_size", "jaxenvs.transformations"],
     [
         "jaxenvs.environment",
         "jaxenvs.spaces",
@@ -28,7 +28,6 @@ FLOORS = [
     ["jaxenvs.wrappers"],
     ["jaxenvs.registry", "jaxenvs.rollout"],
     ["jaxenvs.envs", "jaxenvs.gym", "jaxenvs.third_party"],
-    ["jaxenvs.foreign"],
     ["jaxenvs"],
     ["jaxenvs.cli"],
     ["jaxenvs.learn"],

@@ -228,8 +228,6 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         arguments = json.loads(path.read_text())
         then = arguments.pop("versions")
-        # Earlier versions did not have these.
-        arguments = {"backend": "jax", "devices": None, "eval_freq": 0, "tensorboard_log": None} | arguments
         if arguments.keys() != {field.name for field in dataclasses.fields(TrainingConfig)}:
             raise ValueError("other names")
     except OSError as error:

@@ -235,7 +235,7 @@ def use_few_threads(config: TrainingConfig) -> None:
 
 
 def _is_model(path: Path) -> bool:
-    """Return whether a file is a complete zip of SB3. A partial one, as 0.2.0 left on a full disk, is no model."""
+    """Return whether a file is a complete zip of SB3. A partial one is no model."""
     try:
         with zipfile.ZipFile(path) as file:
             return "data" in file.namelist()

@@ -134,8 +134,7 @@ def _go_on(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
     try:
         with np.load(path) as file:
             arrays = dict(file)
-        begun = arrays.pop(CONFIG, None)  # earlier versions did not write it
-        config.require_begun_as(None if begun is None else json.loads(str(begun)), path.parent / CONFIG)
+        config.require_begun_as(json.loads(str(arrays.pop(CONFIG))), path.parent / CONFIG)
         sweep.from_arrays(arrays)
     except UserError:
         raise

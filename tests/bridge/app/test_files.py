@@ -74,6 +74,6 @@ def test_half_a_zip_is_nobodys_model(run, tmp_path, capsys):
     (out / "model.zip").write_bytes(whole)
     (out / "config.json").write_bytes((run / "config.json").read_bytes())
     assert "holds a trained model" in error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(out))
-    (out / "model.zip").write_bytes(whole[: len(whole) // 2])  # as 0.2.0 left it on a full disk
+    (out / "model.zip").write_bytes(whole[: len(whole) // 2])
     cli.main(["train", "ppo", "CartPole-v1", *TINY, "--out", str(out)])
     assert weights(out)
