@@ -29,7 +29,7 @@ from bridge.app.hyperparameters import (
 )
 from bridge.app.tuned import settings_for
 from bridge.engine.plan import ENGINES
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 # For environments without an entry in TUNED. Off-policy as in the Zoo: each environment's step brings an update.
 DEFAULT_NUM_ENVS, DEFAULT_NUM_ENVS_OFF_POLICY = 8, 1

@@ -16,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from bridge.app.files import make_folder
 from bridge.app.tuning.study import tune
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 # Seconds between two heartbeats of a worker, and after which a worker without one counts as dead: longer than tracing
 # a function takes, which holds Python's lock.

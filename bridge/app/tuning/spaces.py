@@ -20,7 +20,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import TrainingConfig, nearest_divisor
 from jaxenvs import learn
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 # By name: choices, a range, or one of Optuna's distributions.
 Space = Mapping[str, Any]

@@ -16,7 +16,7 @@ from bridge.app.files import make_folder, replacing
 from bridge.app.tuning.spaces import Space
 from bridge.app.tuning.trials import Objective
 from jaxenvs import arguments
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 SETTINGS = "settings"  # the user attribute of a study that holds the settings of all its trials
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)

@@ -24,7 +24,7 @@ from bridge.errors import NotCompilable
 from bridge.seeds.model_training import training_of
 from bridge.seeds.seed_sweep import SeedSweep, structure_of
 from jaxenvs import arguments
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 from jaxenvs.learn import Training
 
 LENGTHS = ("n_steps", "train_freq", "learning_starts")  # for which a training may be too short

@@ -15,7 +15,7 @@ from bridge.app.runs import make_env, make_model
 from bridge.app.tuning.command import ATTEMPTS, open_storage
 from bridge.app.tuning.trials import Agents
 from jaxenvs import cli
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 from tests.bridge.app.short_runs import error_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

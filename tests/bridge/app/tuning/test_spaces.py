@@ -7,7 +7,7 @@ from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import TrainingConfig
 from bridge.app.tuning.spaces import SPACES, distributions, settings
 from bridge.app.tuning.trials import Objective
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 
 def config(algorithm="ppo", num_envs=8, total_timesteps=30_000, **hyperparameters):

@@ -14,7 +14,7 @@ from bridge.app.tuning.command import open_storage
 from bridge.app.tuning.spaces import distributions
 from bridge.app.tuning.study import write
 from bridge.app.tuning.trials import Objective
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 from tests.bridge.seeds.test_shared_sweep import compilations
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
