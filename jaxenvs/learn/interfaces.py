@@ -1,4 +1,4 @@
-"""What passes between environments, policies and algorithms, and protocols of policies, for type checkers.
+"""Batches and states that environments, policies and algorithms exchange, and protocols of policies for type checkers.
 
 What an update changes is a LearnerState. Nothing here is computed, and nothing is checked at runtime.
 """
