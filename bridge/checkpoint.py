@@ -70,15 +70,6 @@ class TrainingPosition:
             memory=read_memory(model),
         )
 
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """Return the state made of named fields, also as version 0.2.0 wrote them, with random states as a tuple."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        position = cls(**{name: value for name, value in fields.items() if name in known})
-        if isinstance(position.random, tuple):
-            position.random = dict(zip(("torch", "numpy", "python"), position.random))
-        return position
-
     def restore(self, model: BaseAlgorithm) -> None:
         """Put a model that SB3 has loaded into this state, if its environments and wrappers are of the same kinds."""
         wrappers = list(_wrappers(model.get_env()))
@@ -136,7 +127,6 @@ def _save_checkpoint(
         model.save(unfinished)
         # Added to the zip, and not passed to SB3, which would write it as text that may need more than memory has.
         with zipfile.ZipFile(unfinished, "a") as archive:
-            # By field name, so that other versions can read the fields that they know.
             fields = {field.name: getattr(position, field.name) for field in dataclasses.fields(position)}
             _add_pickle(archive, POSITION, fields)
             if (buffer := getattr(model, "replay_buffer", None)) is not None:
@@ -180,16 +170,13 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
     arguments.instance("env", env, VecEnv, "a VecEnv")
     model = algorithm.load(path, env=env, force_reset=False, **kwargs)
     with zipfile.ZipFile(_file(path)) as archive:
-        fields = vars(model).pop("_checkpoint", None)  # where version 0.2.0 stored them
-        if POSITION in archive.namelist():
-            with archive.open(POSITION) as file:
-                fields = pickle.load(file)
-        if fields is None:
+        if POSITION not in archive.namelist():
             raise ValueError(
                 f"{path} has no state of the environments, so training cannot continue from it: save the model with "
                 "save_checkpoint."
             )
-        TrainingPosition.from_fields(fields).restore(model)
+        with archive.open(POSITION) as file:
+            TrainingPosition(**pickle.load(file)).restore(model)
         if REPLAY_BUFFER in archive.namelist():
             # SB3 accepts no other kind of file.
             with archive.open(REPLAY_BUFFER) as file, io.BufferedReader(cast(Any, file)) as buffered:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
+import importlib
 import inspect
 from typing import Any
 
 import gymnasium
-import jax
 from gymnasium.envs.registration import EnvSpec
 
 import jaxenvs
@@ -18,16 +17,6 @@ from jaxenvs.registry import import_entry_point
 # Keywords of Gymnasium's constructors, by the jaxenvs entry points that have another name for the same parameter.
 OTHER_NAMES: dict[object, dict[str, str]] = {
     "jaxenvs.envs.classic_control.pendulum:Pendulum": {"g": "gravity"},
-}
-
-
-# The number of Box2D environments from which on ours take less time for a step on a CPU than Gymnasium's: "What was
-# measured once" in docs/decisions.md.
-FEWEST_BOX2D = {
-    "LunarLander-v3": 4,
-    "LunarLanderContinuous-v3": 4,
-    "BipedalWalker-v3": 16,
-    "BipedalWalkerHardcore-v3": 16,
 }
 
 
@@ -122,16 +111,3 @@ def gymnasium_spec(env_id: str) -> Any:
         raise
     except gymnasium.error.Error:
         return env_id
-
-
-def is_slower_here(env_id: str, n_envs: int) -> bool:
-    """Return whether Gymnasium has the environment of an id of jaxenvs too, and steps it faster on this device.
-
-    A step of Box2D has 180 sequential rounds. On a CPU they take as long for one environment as for several; an
-    accelerator must be sent the kernels of each, which takes at least some 10 ms, in which Gymnasium steps a hundred
-    environments. All other environments are faster than Gymnasium's.
-    """
-    fewest = FEWEST_BOX2D.get(env_id)
-    if fewest is None or (jax.default_backend() == "cpu" and n_envs >= fewest):
-        return False
-    return env_id in gymnasium.registry and importlib.util.find_spec("Box2D") is not None

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
-import jax
 import numpy as np
 from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
@@ -22,7 +21,6 @@ import jaxenvs
 from bridge.environment_ids import (
     gymnasium_id,
     is_jax_id,
-    is_slower_here,
     jax_parameters,
     require_in_gymnasium,
     spec_of_jax_id,
@@ -89,9 +87,8 @@ def make_vec_env(
       backend: "jax" for a JaxVecEnv, which steps all environments with one compiled function; "serial" for a
         SerialVecEnv, in this process; "process" for a ProcessVecEnv, in other processes; "ray" for a RayVecEnv, on a
         Ray cluster; "native" for a GymVecEnv of EnvPool, or else of a Gymnasium id's `vector_entry_point`. "auto" is
-        "jax" for what jaxenvs has, with two exceptions: Gymnasium's Box2D environments step faster on a GPU, or if they
-        are few; and the JAX environment may lack what other arguments ask for, such as `render_mode="human"` or a
-        Gymnasium wrapper. These and all other environments are "serial". The log says which one, and why.
+        "jax" for what jaxenvs has, and "serial" for all others; the log says which one. If the JAX environment lacks
+        what other arguments ask for, such as `render_mode="human"` or a Gymnasium wrapper, pass "serial".
       opponent: for a game of several players, who plays the other seats: "self", copies of the learner that a
         SelfPlayCallback makes; "random"; a zip, a model or a policy; a list of these, one of which is drawn for each
         game; or an Opponents. `wrapper_class` then wraps the game, so that all players see the same observations.
@@ -138,7 +135,6 @@ class _Asked:
     monitor_kwargs: dict[str, Any]
     wrapper_kwargs: dict[str, Any]
     opponent: Any
-    instead_of_jax: str = ""
 
     def __post_init__(self) -> None:
         if "filename" in self.monitor_kwargs:
@@ -146,7 +142,7 @@ class _Asked:
                 "monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written."
             )
 
-    @functools.cached_property
+    @property
     def jax_env(self) -> Environment[Any]:
         """The JAX environment, in its wrapper if there is one."""
         env, wrapper_class = _make_unwrapped(self.env_id, self.env_kwargs), self.wrapper_class
@@ -165,14 +161,24 @@ class _Asked:
 def _make(asked: _Asked, backend: str) -> VecEnv:
     """Choose a backend for "auto", and make the environments."""
     if backend == "auto":
-        backend, made, reason = ("jax", asked.env_id, "") if "devices" in asked.vec_env_kwargs else _choose(asked)
-        if made is not asked.env_id or reason:
-            asked = dataclasses.replace(asked, env_id=made, instead_of_jax=reason)
+        backend, made = ("jax", asked.env_id) if "devices" in asked.vec_env_kwargs else _choose(asked)
+        if made is not asked.env_id:
+            asked = dataclasses.replace(asked, env_id=made)
     elif backend not in ("jax", "native"):
-        _hint(asked.env_id, asked.n_envs)
+        _hint(asked.env_id)
     if backend == PARALLEL:
         return _parallel(asked)
-    return _batched(asked, backend) if backend in ("jax", "native") else _one_by_one(asked, backend)
+    if backend in ("serial", "process", "ray"):
+        return _one_by_one(asked, backend)
+    try:
+        return _batched(asked, backend)
+    except Exception as error:  # of any kind, because a wrapper may be the user's
+        theirs = gymnasium_id(asked.env_id) if isinstance(asked.env_id, str) and is_jax_id(asked.env_id) else None
+        if backend == "jax" and theirs in gymnasium.registry:
+            error.add_note(
+                f"make_vec_env({theirs!r}, ..., backend='serial') makes Gymnasium's environment instead of the JAX one."
+            )
+        raise
 
 
 def _by_sb3(asked: _Asked, backend: str, vec_env_cls: Any) -> VecEnv:
@@ -181,7 +187,7 @@ def _by_sb3(asked: _Asked, backend: str, vec_env_cls: Any) -> VecEnv:
         what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
         raise ValueError(f"vec_env_cls and {what} cannot be combined: pass one of them.")
     seed = None if asked.seed is None else asked.seed - asked.start_index
-    arguments = {name: value for name, value in vars(asked).items() if name not in ("opponent", "instead_of_jax")}
+    arguments = {name: value for name, value in vars(asked).items() if name != "opponent"}
     return env_util.make_vec_env(**{**arguments, "seed": seed, "vec_env_cls": vec_env_cls})
 
 
@@ -240,21 +246,17 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
         env_fns.append(env_fn(make, env_seed, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs))
     host_vec_env = cls(env_fns, **asked.vec_env_kwargs)
     host_vec_env.seed(asked.seed)
-    vars(host_vec_env)["instead_of_jax"] = asked.instead_of_jax  # for `print(model.plan)`
     return host_vec_env
 
 
-def _choose(asked: _Asked) -> tuple[str, Any, str]:
-    """Return "jax" or "serial"; `env_id`, or its result if it had to be called; and why no JAX one is taken, or ""."""
-    env_id, level, reason = asked.env_id, logging.INFO, ""
+def _choose(asked: _Asked) -> tuple[str, Any]:
+    """Return the backend of "auto"; and `env_id`, or its result if it had to be called."""
+    env_id = asked.env_id
     backend, source = "jax", env_id
-    if isinstance(env_id, str) and not is_jax_id(env_id):
-        require_in_gymnasium(env_id)
-        backend = "serial"
-    elif isinstance(env_id, str):
-        level, reason = _why_not_jax(asked)
-        if reason:
-            backend, source = "serial", gymnasium_id(env_id)
+    if isinstance(env_id, str):
+        if not is_jax_id(env_id):
+            require_in_gymnasium(env_id)
+            backend = "serial"
     elif isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
         backend = "serial"
     elif not (isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment))):
@@ -270,49 +272,13 @@ def _choose(asked: _Asked) -> tuple[str, Any, str]:
         if is_several:
             backend, source = PARALLEL, _parallel_maker(asked, env)
             _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
-            return backend, source, ""
+            return backend, source
         backend, source = "jax" if isinstance(env, Environment) else "serial", Made(env_id, env)
     name = env_id if isinstance(env_id, str) else shown(env_id)
-    _say_once(level, f"make_vec_env({name}): {backend=}{reason}.")
-    if backend == "serial" and not reason:
-        _hint(source, asked.n_envs)
-    return backend, source, reason.removeprefix(" with ")
-
-
-def _why_not_jax(asked: _Asked) -> tuple[int, str]:
-    """Return why Gymnasium's environment stands in for the JAX environment of an id, or "", and the log's level.
-
-    If neither environment takes the arguments, it raises what the JAX environment raised.
-    """
-    try:
-        asked.jax_env  # noqa: B018 - whether it can be made
-        vec_monitor_kwargs(asked.monitor_kwargs)
-    except Exception as error:  # of any kind, because a wrapper may be the user's
-        if (refusal := _refusal_of_gymnasium(asked)) is None:
-            why = str(error).partition(". ")[0].rstrip(".")
-            return logging.WARNING, f" with Gymnasium's environment, because the JAX one refuses the arguments: {why}"
-        error.add_note(f"Gymnasium's environment refuses the arguments too: {type(refusal).__name__}: {refusal}")
-        raise
-    if not is_slower_here(asked.env_id, asked.n_envs) or _refusal_of_gymnasium(asked) is not None:
-        return logging.INFO, ""
-    device = jax.default_backend()
-    if device != "cpu":
-        return logging.INFO, f" with Gymnasium's environment, which steps faster on a {device} than backend='jax'"
-    return logging.WARNING, (
-        f" with Gymnasium's environment, which steps faster with n_envs={asked.n_envs} on a CPU. To train with "
-        "jaxenvs.sb3's algorithms, pass backend='jax', which trains faster"
-    )
-
-
-def _refusal_of_gymnasium(asked: _Asked) -> Exception | None:
-    """Return the error that Gymnasium's environment of an id of jaxenvs raises with these arguments, or None."""
-    try:
-        make = maker(gymnasium_id(asked.env_id), asked.env_kwargs)
-        monitor_kwargs = {"filename": None, **asked.monitor_kwargs}
-        env_fn(make, None, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs)().close()
-    except Exception as error:  # of any kind, as above
-        return error
-    return None
+    _say_once(logging.INFO, f"make_vec_env({name}): {backend=}.")
+    if backend == "serial":
+        _hint(source)
+    return backend, source
 
 
 def _parallel_maker(asked: _Asked, env: Any) -> Callable[[], Any]:
@@ -354,7 +320,7 @@ def _monitored(vec_env: VecEnv, folder: str | None, kwargs: dict[str, Any]) -> V
         return VecMonitor(vec_env, None if folder is None else f"{folder}/monitor.csv", **kwargs)
 
 
-def _hint(env_id: Any, n_envs: int) -> None:
+def _hint(env_id: Any) -> None:
     """Log that jaxenvs or an installed EnvPool has the environment too, if so."""
     if isinstance(env_id, str):
         names = [env_id]
@@ -362,10 +328,10 @@ def _hint(env_id: Any, n_envs: int) -> None:
         cls = env_id if isinstance(env_id, type) else type(getattr(env_id, "unwrapped", None))
         entry_points = (cls, f"{cls.__module__}:{cls.__qualname__}")
         names = [spec.id for spec in gymnasium.registry.values() if spec.entry_point in entry_points]
-    if also := [name for name in names if is_jax_id(name) and not is_slower_here(name, n_envs)]:
+    if also := [name for name in names if is_jax_id(name)]:
         _say_once(
             logging.WARNING,
-            f"jaxenvs also has {also[-1]}: make_vec_env({also[-1]!r}) steps it in one compiled function, much faster.",
+            f"jaxenvs also has {also[-1]}: make_vec_env({also[-1]!r}) steps it in one compiled function.",
         )
     elif isinstance(env_id, str):
         if not log.isEnabledFor(logging.INFO):  # importing EnvPool takes seconds

@@ -125,8 +125,8 @@ for _suite in SUITES:
 
 def __getattr__(name: str) -> Any:
     """Import an environment class such as `jaxenvs.CartPole`, or `jaxenvs.third_party`, at its first use."""
-    if name in ("third_party", "foreign"):  # the latter is the former name
-        return importlib.import_module(f"jaxenvs.{name}")
+    if name == "third_party":
+        return importlib.import_module("jaxenvs.third_party")
     if name not in _modules:
         raise AttributeError(f"module 'jaxenvs' has no attribute {name!r}")
     return getattr(importlib.import_module(_modules[name]), name)

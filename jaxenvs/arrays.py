@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import instance, is_array, shown
-from jaxenvs.deprecated import with_current_paths
 from jaxenvs.jax_names import is_traced
 
 
@@ -29,14 +28,13 @@ def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
     Args:
       like: a pytree of the same structure, shapes and dtypes, of arrays, `jax.ShapeDtypeStruct` or numbers. Leaves that
         are NumPy arrays or numbers in `like` are such in the result; the other leaves become JAX arrays.
-      arrays: the result of `to_arrays`, or of `numpy.load`; also with the names of fields in 0.2.0.
+      arrays: the result of `to_arrays`, or of `numpy.load`.
 
     Raises:
       ValueError: arrays are missing, are too many, or do not fit; the message names them.
     """
     instance("arrays", arrays, Mapping, "a mapping of names to arrays, as to_arrays returns it")
     expected = _named_leaves("like", like, lambda leaf: is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct))
-    arrays = with_current_paths(expected, arrays)
     wrong = [f"{name} is missing" for name in expected if name not in arrays]
     wrong += [f"{name} is not expected" for name in arrays if name not in expected]
     found = {}

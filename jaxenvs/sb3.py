@@ -17,11 +17,6 @@ if "JaxVecEnv" not in getattr(bridge, "__all__", ()):
 
 if TYPE_CHECKING:
     from bridge import *  # noqa: F403
-    from bridge import QRDQN as QRDQN
-    from bridge import TQC as TQC
-    from bridge import CrossQ as CrossQ
-    from bridge import MaskablePPO as MaskablePPO
-    from bridge import RecurrentPPO as RecurrentPPO
 from bridge import __all__ as __all__
 from bridge import __version__ as __version__
 

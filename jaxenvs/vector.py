@@ -14,14 +14,12 @@ from gymnasium.vector import AutoresetMode
 
 from jaxenvs.arguments import batch_of_actions, instance, integer, non_negative_int, positive_int, shown, typed_key
 from jaxenvs.checks import action_struct, require_contract
-from jaxenvs.deprecated import FormerName, accept_former_names, warn_renamed
 from jaxenvs.environment import Environment, TimeStep, require_environment, static, struct
 from jaxenvs.transformations import batched_in_any_context, is_partitioned, varying
 
 TimeStepType = TypeVar("TimeStepType", bound=TimeStep)
 
 
-@accept_former_names
 @struct
 class VectorState:
     """State of a VectorEnv. Every leaf has the leading axis `num_envs`.
@@ -40,9 +38,6 @@ class VectorState:
     episode_return: jax.Array
     episode_length: jax.Array
     done: jax.Array
-
-    lanes = FormerName("env_states")
-    lane_key = FormerName("env_keys")
 
     def replace(self, **changes: Any) -> VectorState:
         """Return a copy with some attributes changed."""
@@ -117,11 +112,6 @@ class VectorEnv:
             lambda leaf: leaf[index].item() if leaf.ndim == 1 else leaf[index], self.env
         )
         return env
-
-    def lane_env(self, lane: int) -> Environment[Any]:
-        """Return the environment at an index. Deprecated: use `env_at`."""
-        warn_renamed("VectorEnv.lane_env", "VectorEnv.env_at")
-        return self.env_at(lane)
 
     @property
     def first_env(self) -> Environment[Any]:

@@ -23,7 +23,7 @@ from bridge.app.training.in_one_function import offer_cores, train_in_one_functi
 from bridge.app.training.one_agent import Interrupted
 from bridge.app.training.one_agent import train as train_run
 from bridge.app.tuned import FILE
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 from jaxenvs.learn.sweep import reserve_threads
 
 

@@ -22,7 +22,7 @@ from bridge.app.files import replacing
 from bridge.app.hyperparameters import NOISE, check_values
 from bridge.app.tuned import settings_for
 from jaxenvs.arguments import did_you_mean, integer, non_negative_int, positive_int
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 # For environments without an entry in TUNED. Off-policy as in the Zoo: each environment's step brings an update.
 DEFAULT_NUM_ENVS, DEFAULT_NUM_ENVS_OFF_POLICY = 8, 1

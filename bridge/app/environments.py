@@ -18,8 +18,8 @@ from bridge.atari import native_id, native_options
 from bridge.environment_ids import gymnasium_id, is_jax_id, jax_parameters, require_in_gymnasium
 from bridge.host_env import envpool
 from bridge.host_env.makers import maker
-from jaxenvs import Environment, TimeLimit, Wrapper, cli
-from jaxenvs.cli import UserError
+from jaxenvs import Environment, TimeLimit, Wrapper
+from jaxenvs.cli.user_errors import UserError, described, find_environment
 
 # "auto" is "jax" or "serial", as jaxenvs has the environment or not.
 BACKENDS = ("auto", "jax", "serial", "process", "native")
@@ -58,7 +58,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentIn
         raise UserError(f"--backend must be one of {', '.join(BACKENDS)}, got {backend}.")
     if backend == "native":
         return _native(env_id, env_kwargs)
-    target = cli.find_environment(env_id.removeprefix("jaxenvs/"))
+    target = find_environment(env_id.removeprefix("jaxenvs/"))
     try:
         made = _made(target, env_kwargs, backend)
         # A JAX environment of the user's may break here.
@@ -69,7 +69,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentIn
         given = f" with {env_kwargs}" if env_kwargs else ""
         is_absent = isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError)
         hint = ". Or, as EnvPool has it, add --backend native." if is_absent and _pool_has(env_id) else ""
-        raise UserError(f"{env_id} cannot be made{given}: {cli.described(error)}{hint}") from error
+        raise UserError(f"{env_id} cannot be made{given}: {described(error)}{hint}") from error
     if isinstance(made, Environment):
         if backend not in ("auto", "jax"):
             raise UserError(f"--backend {backend} needs an environment of Gymnasium, but {env_id} is one of jaxenvs.")

@@ -17,7 +17,7 @@ from bridge import Evaluation, NotCompilable, evaluate
 from bridge.app.config import TrainingConfig
 from bridge.app.runs import folders_of_models, load_model, make_env, read_run
 from jaxenvs import TimeLimit
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 N_EPISODES = 100
 # For episodes without a limit: an agent may have learnt to let them continue for ever.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxenvs import files
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 
 class CannotWrite(UserError):

@@ -11,7 +11,7 @@ from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import first_seed
 from bridge.app.files import make_folder, writing
 from bridge.app.runs import folders_of_models, load_model, make_env, read_run
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 MOST_STEPS = 2000  # of all episodes together
 NATIVE_FPS = 50  # of EnvPool, which does not report how long a step is

@@ -23,7 +23,7 @@ from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
 from bridge.evaluation.on_host import with_statistics
 from bridge.results.reading import EPISODES, SEEDS_CHECKPOINT
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 CONFIG = "config.json"
 MODEL = "model.zip"  # the trained model, which SB3 can load

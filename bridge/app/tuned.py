@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 # Algorithm -> environment -> settings.
 Tuned = dict[str, dict[str, dict[str, Any]]]

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from bridge.algorithms.specs import SPECS
 from bridge.environment_ids import is_jax_id
 from bridge.factory import make_vec_env
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 # RL-Zoo's scripts, by their names in this command. RL-Zoo's own names are accepted too.
 SCRIPTS = {"train": "train", "enjoy": "enjoy", "record": "record_video", "plot": "plots.plot_train"}

@@ -26,9 +26,8 @@ from bridge.translate.policies.off_policy_networks import (
 )
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Recalled, Rollout
-from jaxenvs.learn.interfaces import Observation
+from jaxenvs.learn.interfaces import Memory, Observation
 from jaxenvs.learn.networks.distributions import Distribution
-from jaxenvs.learn.networks.lstm import Memory
 from jaxenvs.learn.on_policy.collecting import advantages, in_chunks
 
 

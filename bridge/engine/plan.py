@@ -72,7 +72,6 @@ class Plan:
       mesh: the devices over which `wrapped_env`, and what is learned from it, is divided; None if it is not.
       learner: what updates change; None if updates are SB3's.
       user_code: names of the user's code that training calls (neither bridge's nor SB3's).
-      instead_of_jax: why `make_vec_env` chose Gymnasium's environment although there is a JAX one; "" if it did not.
       reasons: why not everything is compiled, a sentence each.
     """
 
@@ -84,7 +83,6 @@ class Plan:
     mesh: Mesh | None = None
     learner: Learner | None = None
     user_code: tuple[str, ...] = ()
-    instead_of_jax: str = ""
     reasons: list[str] = dataclasses.field(default_factory=list)
 
     # What the plan was made for, to notice when that changes.
@@ -123,7 +121,6 @@ class Plan:
             f"collecting: {self.mode.value}",
             f"updating: {'compiled' if self.updates else Mode.SB3.value}",
             *([] if self.mesh is None else [self._on_devices(self.mesh)]),
-            *([f"environments: {self.instead_of_jax}"] if self.instead_of_jax else []),
             *(f"not compiled: {reason}" for reason in self.reasons),
         ]
         if self.user_code:
@@ -173,7 +170,7 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     Raises:
       NotCompilable: with engine "xla", if not everything can be compiled.
     """
-    plan = Plan(user_code=names_of_user_code(algorithm, env), instead_of_jax=getattr(env, "instead_of_jax", ""))
+    plan = Plan(user_code=names_of_user_code(algorithm, env))
     if algorithm.engine == "torch":
         plan.reasons.append('The model has engine="torch".')
     elif in_sb3 := replaced_in_sb3(algorithm):

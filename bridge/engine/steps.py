@@ -28,8 +28,8 @@ from bridge.wrappers.wrapped_env import in_dtypes_of, step_wrappers
 from jaxenvs import VectorEnv, VectorTimeStep, struct
 from jaxenvs.environment import static
 from jaxenvs.learn import CollectorState, Masked, Recalled
-from jaxenvs.learn.interfaces import Arrays
-from jaxenvs.learn.on_policy.collecting import Step, masked_observation, masked_step
+from jaxenvs.learn.interfaces import Arrays, Step
+from jaxenvs.learn.on_policy.collecting import masked_observation, masked_step
 
 
 @struct

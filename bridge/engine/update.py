@@ -23,7 +23,8 @@ from bridge.sb3 import Space
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import LearnerState, OffPolicySettings, OnPolicySettings, Rollout, Transitions
 from jaxenvs.learn.devices import layouts, own_key, run_on
-from jaxenvs.learn.interfaces import OffPolicyNetworks, OnPolicyNetwork
+from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.off_policy.settings import OffPolicyNetworks
 from jaxenvs.learn.off_policy.store.replay import TD_ERRORS
 
 

@@ -35,7 +35,6 @@ from bridge.wrappers import WrappedEnv
 from bridge.wrappers.vec_normalize import CompiledNormalize
 from jaxenvs import AutoresetMode, Environment, Evaluation, VectorEnv, arguments
 from jaxenvs.compilation import require_usable
-from jaxenvs.deprecated import warn_renamed
 from jaxenvs.evaluation import NO_LIMIT, require_ends
 from jaxenvs.learn import ActionHead
 from jaxenvs.wrappers.action_masker import require_action_masks
@@ -56,7 +55,6 @@ def evaluate(
     seed: int = 0,
     max_steps: int | None = None,
     max_envs: int = 4096,
-    max_lanes: int | None = None,
 ) -> Evaluation:
     """Run whole episodes of a policy, many at once, without changing the model or `env`.
 
@@ -84,7 +82,6 @@ def evaluate(
       max_steps: longer episodes are truncated after this number of steps. Required without a TimeLimit.
       max_envs: the most episodes that run at once; the others follow. It affects only time and memory. In a custom
         wrapper without `any_num_envs`, as many run at once as `env` has environments.
-      max_lanes: deprecated, the name of `max_envs` in 0.2.0.
 
     Raises:
       NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
@@ -94,7 +91,7 @@ def evaluate(
     """
     require_usable()
     n_episodes = arguments.positive_int("n_episodes", n_episodes, MOST_EPISODES)
-    max_envs = _max_envs(max_envs, max_lanes)
+    max_envs = arguments.positive_int("max_envs", max_envs, MOST_ENVS)
     if max_steps is not None:
         max_steps = arguments.positive_int("max_steps", max_steps)
     seed = arguments.integer("seed", seed, -(2**63), None, "an int")
@@ -116,13 +113,6 @@ def evaluate(
     require_ends(venv.env_at(0), max_steps)
     num_envs = _num_envs(n_episodes, max_envs, venv) if wrapped_env.any_num_envs else stack.num_envs
     return _at_once(model, policy, network, venv, wrapped_env, num_envs, n_episodes, deterministic, seed, max_steps)
-
-
-def _max_envs(max_envs: int, max_lanes: int | None) -> int:
-    if max_lanes is not None:
-        warn_renamed("evaluate's argument max_lanes", "max_envs", stacklevel=4)
-        max_envs = max_lanes
-    return arguments.positive_int("max_envs", max_envs, MOST_ENVS)
 
 
 def _num_envs(n_episodes: int, max_envs: int, venv: VectorEnv) -> int:

@@ -46,11 +46,6 @@ class SerialVecEnv(DummyVecEnv):
         self._episodes = Episodes(self.num_envs, self._serial_envs.monitored)
         self._parts = [(key, array.shape, array.dtype) for key, array in self.buf_obs.items()]
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_lanes" in state:  # pickled by an earlier version
-            state["_serial_envs"] = state.pop("_lanes")
-        self.__dict__.update(state)
-
     def reset(self) -> VecEnvObs:
         observations = self._new_observations()
         self.reset_infos = self._serial_envs.reset(self._seeds, self._options, observations)

@@ -28,7 +28,6 @@ from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.arguments import function, instance
 from jaxenvs.compilation import require_usable
-from jaxenvs.deprecated import FormerName
 from jaxenvs.learn import make_mesh
 from jaxenvs.parameters import with_parameter
 from jaxenvs.wrappers.action_masker import has_action_masks, with_action_masks
@@ -52,8 +51,6 @@ class JaxVecEnv(BatchedVecEnv):
       quiet_infos: makes the infos of a step in which no episode ended.
       t_start: the time from which `episode["t"]` counts, as in VecMonitor.
     """
-
-    mesh: Mesh | None = None  # for objects pickled by versions without this attribute
 
     @with_own_settings
     def __init__(
@@ -333,8 +330,6 @@ class JaxVecEnv(BatchedVecEnv):
         self._use(self.venv)
         if self._state is not None:
             self._state = self.compiled.pack_state(state_from_arrays(self.venv, attributes["_state"])[1])
-
-    programs = FormerName("compiled")
 
     # --- For compiled rollouts, which step the environments without this class -----------------------------------
 

@@ -14,7 +14,6 @@ import numpy as np
 from jaxenvs import Environment, VectorEnv, VectorState, Wrapper
 from jaxenvs.arguments import as_numbers, instance
 from jaxenvs.arrays import is_key, key_data, key_impl, to_arrays
-from jaxenvs.deprecated import with_current_description, with_current_paths
 from jaxenvs.parameters import as_parameter
 
 # Matches the memory address in a repr, which differs between processes.
@@ -42,7 +41,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
         array: np.ndarray = convert(f"state[{name!r}]", take(name), shape, dtype)
         return array
 
-    came = with_current_description(ADDRESS.sub("", str(take("environment"))))
+    came = str(take("environment"))
     expected = _name(venv.env)
     if came != expected:
         raise ValueError(f"state must come from the environment {expected}, got one from {came}.")
@@ -69,8 +68,6 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
         return jax.random.wrap_key_data(array, impl=key_impl(leaf)) if is_key(leaf) else array
 
     shapes, _ = jax.eval_shape(venv.reset, jax.random.key(0))
-    leaves = jax.tree_util.tree_leaves_with_path(shapes)
-    rest = with_current_paths(["state" + jax.tree_util.keystr(path) for path, _ in leaves], rest)
     state = jax.tree_util.tree_map_with_path(part, shapes)
     if rest:
         raise ValueError(

@@ -10,7 +10,6 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from bridge.sb3 import Infos
 from jaxenvs import VectorTimeStep
-from jaxenvs.deprecated import warn_renamed
 
 W = TypeVar("W", bound=VecEnvWrapper)
 
@@ -35,12 +34,6 @@ class CompiledWrapper(Generic[W]):
 
     any_num_envs: ClassVar[bool] = False
     divides: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "goes_on" in vars(cls):
-            warn_renamed(f"{cls.__name__}.goes_on", "can_continue")
-            cls.can_continue = vars(cls)["goes_on"]  # type: ignore[method-assign]
 
     def __init__(self, wrapper: W) -> None:
         """Store SB3's wrapper. A subclass raises NotCompilable if it cannot compile a wrapper with these settings."""

@@ -6,12 +6,10 @@ Nothing here needs PyTorch, so that the first three commands work without it, an
 from __future__ import annotations
 
 import fnmatch
-import importlib
 import importlib.util
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -24,6 +22,7 @@ import jaxenvs
 import jaxenvs.third_party
 from jaxenvs import Environment
 from jaxenvs.arguments import did_you_mean
+from jaxenvs.cli.user_errors import UserError, described, import_module
 from jaxenvs.registry import LIBRARIES
 from jaxenvs.third_party.library import require_library
 
@@ -51,10 +50,6 @@ Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="
 Modules = Annotated[
     tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODULE or LIBRARY ...]", help_behavior_hint="")
 ]
-
-
-class UserError(Exception):
-    """Error in what the user asked for, or something that their machine lacks. The message is one line."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -101,12 +96,14 @@ def _run(argv: list[str]) -> None:
     if name in OF_BRIDGE:
         _require_sb3(name)
     if name == "zoo":  # RL-Zoo reads its arguments itself
-        importlib.import_module("bridge.app.zoo").run(argv[1:])
+        from bridge.app import zoo
+
+        zoo.run(argv[1:])
         return
     if name in OF_BRIDGE:
-        # The only place where jaxenvs imports bridge, which depends on jaxenvs: one command includes the commands of
-        # both.
-        commands |= importlib.import_module("bridge.app.cli").COMMANDS
+        from bridge.app.cli import COMMANDS
+
+        commands |= COMMANDS
         argv = [_without_alias(word) for word in argv]
     elif name in OWN:
         commands |= OWN
@@ -188,7 +185,9 @@ def doctor() -> None:
 
     For example: jaxenvs doctor
     """
-    print(importlib.import_module("jaxenvs.cli.machine_report").report())  # in a layer above this module
+    from jaxenvs.cli import machine_report  # which imports what takes seconds
+
+    print(machine_report.report())
 
 
 def bench(names: Names = ()) -> None:
@@ -249,20 +248,6 @@ def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any
         raise UserError(f"{env_id} cannot be made{given}: {described(error)}") from error
 
 
-def find_environment(env_id: str) -> Any:
-    """Return an id; or the class or function that "module:Class" names. The module is imported, and may register ids.
-
-    Raises:
-      UserError: the module cannot be imported.
-    """
-    module, _, name = env_id.rpartition(":")
-    if not module:
-        return env_id
-    import_module(module)
-    found = getattr(sys.modules[module], name, None)
-    return found if callable(found) else name
-
-
 def library_ids(library: str) -> list[str]:
     """Return the ids of another library's environments.
 
@@ -298,33 +283,3 @@ def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
     if not rows:
         raise UserError(f"EnvPool has no id that contains {' or '.join(parts)}: `jaxenvs list envpool` prints all ids.")
     return rows
-
-
-def import_module(name: str, hint: str = "") -> None:
-    """Import a module of the user's, which registers environments.
-
-    Args:
-      hint: what to say besides if there is no such module.
-
-    Raises:
-      UserError: there is no such module, or it raises.
-    """
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does; sys.path has the folder of the command instead
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            raise UserError(f"No module {name!r}, neither in {here} nor installed. {hint}".rstrip()) from error
-        raise UserError(f"The module {name!r} cannot be imported: {described(error)}") from error
-
-
-def described(error: Exception) -> str:
-    """Return the error in one line, with the place in the user's code where it was raised."""
-    said = f"{type(error).__name__}: {error}"
-    root = os.path.dirname(os.path.dirname(jaxenvs.__file__))
-    own = ("<", *(os.path.join(root, package, "") for package in ("jaxenvs", "bridge")))
-    places = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
-    outside = [frame for frame in places if "site-packages" not in frame.filename and "importlib" not in frame.filename]
-    return f"{said} ({outside[-1].filename}, line {outside[-1].lineno})" if outside else said

@@ -58,7 +58,9 @@ def report() -> str:
     }
     lines = [line for name, text in facts.items() for line in _wrapped(name, _anonymous(text))]
     if has_bridge:
-        rows = importlib.import_module("bridge.app.compiled").compiled_parts()
+        from bridge.app.compiled import compiled_parts  # needs PyTorch and Stable-Baselines3
+
+        rows = compiled_parts()
         lines += ["  ".join(cell.ljust(17) for cell in row).rstrip() for row in rows]
     return "\n".join(lines)
 

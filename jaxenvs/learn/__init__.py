@@ -1,8 +1,9 @@
 """Trainings as pure functions: settings with an `update`, a `Training` around them, and `sweep` for many at once."""
 
 from jaxenvs.learn.devices import make_mesh
+from jaxenvs.learn.interfaces import CollectorState, Masked, Recalled
 from jaxenvs.learn.learner_state import LearnerState
-from jaxenvs.learn.networks.actor_critic import ActionHead, ActorCritic, FlattenExtractor, Masked, Network
+from jaxenvs.learn.networks.actor_critic import ActionHead, ActorCritic, FlattenExtractor, Network
 from jaxenvs.learn.networks.distributions import (
     Bernoulli,
     Categorical,
@@ -12,7 +13,6 @@ from jaxenvs.learn.networks.distributions import (
     SquashedGaussian,
     StateDependentGaussian,
 )
-from jaxenvs.learn.networks.lstm import Recalled
 from jaxenvs.learn.networks.recurrent_actor_critic import RecurrentActorCritic
 from jaxenvs.learn.normalization import Moments, Normalizer
 from jaxenvs.learn.off_policy.contrib.crossq import CrossQ, CrossQPolicy
@@ -36,7 +36,7 @@ from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.self_play_training import SelfPlayResult, self_play
 from jaxenvs.learn.settings import Settings
 from jaxenvs.learn.training import Result, Training, advance, train
-from jaxenvs.learn.training_state import CollectorState, TrainingState, gather, place
+from jaxenvs.learn.training_state import TrainingState, gather, place
 
 __all__ = [
     "A2C",

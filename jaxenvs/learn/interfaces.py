@@ -1,28 +1,79 @@
-"""Protocols, for type checkers, of what `learn` accepts: observations and policies of any class that fits.
+"""Batches and states that environments, policies and algorithms exchange, and protocols of policies for type checkers.
 
 What an update changes is a LearnerState. Nothing here is computed, and nothing is checked at runtime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import numpy as np
 
+from jaxenvs.environment import struct
 from jaxenvs.learn.networks.distributions import Distribution
-
-if TYPE_CHECKING:  # these modules import this one
-    from jaxenvs.learn.networks.actor_critic import ActionHead, Masked
-    from jaxenvs.learn.networks.lstm import Recalled
+from jaxenvs.vector import VectorTimeStep
 
 Array: TypeAlias = jax.Array | np.ndarray
 
 # A batch of observations of environments: an array, or a mapping or tuple of them for a Dict or Tuple space.
 Arrays: TypeAlias = "Array | Mapping[str, Arrays] | tuple[Arrays, ...]"
+# Recurrent states: hidden states and cell states, each (batch, layers, size).
+Memory = tuple[jax.Array, jax.Array]
+
+
+@struct
+class Masked:
+    """Batch of observations together with masks of the legal actions.
+
+    Attributes:
+      observation: a batch.
+      action_mask: (batch, n), 0 for illegal actions.
+    """
+
+    observation: Arrays
+    action_mask: Array
+
+
+@struct
+class Recalled:
+    """Batch of observations together with recurrent states.
+
+    Attributes:
+      observation: a batch.
+      memory: the recurrent states after the previous steps, of the actor and of the critic, by "pi" and "vf".
+      episode_start: (batch,), not 0 where an episode begins, which resets the recurrent state.
+      begins: None: each row of the batch is one step. Or bool (batch,): the rows are concatenated sequences, True where
+        one begins, with the recurrent state of its row; the first row must begin one.
+    """
+
+    observation: Arrays
+    memory: dict[str, Memory]
+    episode_start: Any
+    begins: Any = None
+
+
 # A batch of what a policy sees: observations alone, or with a mask of legal actions, or with recurrent states.
 Observation: TypeAlias = "Arrays | Masked | Recalled"
+
+
+@struct
+class CollectorState:
+    """State from which collecting continues.
+
+    Attributes:
+      env_state: the state of the environments, as the `step` of `collect` takes it.
+      observation: the observation on which the policy acts next.
+    """
+
+    env_state: Any
+    observation: Observation
+
+
+# Takes one step of all environments: from their state and a batch of actions to the state, the TimeStep as the policy
+# sees it (normalized, for example), and any further output that the caller wants of every step.
+Step = Callable[[Any, jax.Array], tuple[Any, VectorTimeStep, Any]]
 
 
 class Policy(Protocol):
@@ -42,23 +93,3 @@ class OnPolicyNetwork(Policy, Protocol):
           params: a pytree of arrays of one dtype.
           observation: an Observation, of the kind that the network is for.
         """
-
-
-class OffPolicyNetworks(Policy, Protocol):
-    """Networks that off-policy algorithms train, by name, as OffPolicyPolicy describes them.
-
-    The networks are further attributes, which each algorithm knows: `q_net`, or `actor` and `critic`.
-    """
-
-    @property
-    def head(self) -> ActionHead:
-        """ActionHead that converts actions."""
-
-    def critic_params(self, params: Mapping[str, Any], /) -> Any:
-        """Return the argument of `critic.apply`, from the parameters of all networks."""
-
-    def critic_target_params(self, targets: Mapping[str, Any], /) -> Any:
-        """Return the argument of `critic.apply`, from the parameters of the target networks."""
-
-    def polyak(self, targets: Mapping[str, Any], params: Mapping[str, Any], tau: Any, /) -> dict[str, Any]:
-        """Return the targets after a Polyak update with share `tau` of the parameters; all of them vectors."""

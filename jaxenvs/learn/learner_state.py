@@ -56,8 +56,3 @@ class LearnerState:
     def network_params(self) -> Any:
         """Parameters as `network.init` makes them: of the policy alone, or of each network by its name."""
         return self.params.get(POLICY, self.params)
-
-    @property
-    def optimizer_state(self) -> Any:
-        """Optimizer state of an on-policy algorithm, under the name that it had in 0.2.0."""
-        return self.optimizer_states[POLICY]

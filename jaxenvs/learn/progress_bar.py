@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import threading
 import time
@@ -99,7 +100,7 @@ class _Bar:
     """Progress bar of one run, or of all runs of a sweep, which are equally long."""
 
     def __init__(self, num_runs: int = 1) -> None:
-        self.num_runs, self.is_done = num_runs, False
+        self.num_runs = num_runs
         # The iterations of each run so far, the time of its last call, and the mean returns of its trainings.
         self.runs: dict[int, tuple[int, float, np.ndarray]] = {}
         self._every = 1
@@ -117,23 +118,20 @@ class _Bar:
         if before:  # the first iteration may have waited for something else
             fit = math.ceil(INTERVAL * (done - before) / max(now - then, 1e-9))
             self._every = min(fit, GROWTH * self._every)
-        ended = [done for done, _, _ in self.runs.values() if done == num_iterations]
-        self.is_done = len(ended) >= self.num_runs
         with contextlib.suppress(OSError):  # training continues if stderr is closed
             self._show(num_iterations, num_timesteps * returns.size)
         return self._every
 
     def _show(self, num_iterations: int, num_timesteps: int) -> None:
-        if self._tqdm is None:
-            total = self.num_runs * num_iterations * num_timesteps
-            self._tqdm = tqdm(total=total, unit="step", unit_scale=True, miniters=1)
+        total = self.num_runs * num_iterations * num_timesteps
+        self._tqdm = self._tqdm or tqdm(total=total, unit="step", unit_scale=True, miniters=1)
         returns = np.concatenate([returns.reshape(-1) for _, _, returns in self.runs.values()])
         returns = returns[~np.isnan(returns)]
         if returns.size:
             name = "return" if returns.size == 1 else "median return"
             self._tqdm.set_postfix_str(f"{name} {np.median(returns):.2f}", refresh=False)
         self._tqdm.update(sum(done for done, _, _ in self.runs.values()) * num_timesteps - self._tqdm.n)
-        if self.is_done:
+        if self._tqdm.n >= total:
             self.close()
 
     def close(self) -> None:
@@ -144,9 +142,8 @@ class _Bar:
 
 # Compiled functions call the host from XLA's threads.
 _lock = threading.Lock()
-_bars: dict[int, _Bar] = {}  # the bars of runs that have not ended
-_sweeps: list[_Bar] = []
-_last_run = 0
+_bars: list[_Bar] = []  # those that more calls may move
+_numbers = itertools.count(1)  # of runs
 
 
 @contextlib.contextmanager
@@ -157,15 +154,12 @@ def one_bar(num_runs: int) -> Iterator[None]:
       num_runs: how many trainings there are, one after the other or side by side.
     """
     bar = _Bar(num_runs)
-    with _lock:
-        _sweeps.append(bar)
+    _bars.append(bar)
     try:
         yield
     finally:
         with _lock:
-            _sweeps.remove(bar)
-            for run in [run for run, each in _bars.items() if each is bar]:
-                del _bars[run]
+            _bars[:] = [each for each in _bars if each is not bar]
             with contextlib.suppress(OSError):
                 bar.close()
 
@@ -177,15 +171,17 @@ def _hear(num_iterations: int, num_timesteps: int, place: Any, mean_return: Any)
       place: the number that the host gave to this run, 0 before; iterations so far; the device. All devices except the
         first get 0, because the answers are summed over devices.
     """
-    global _last_run
     run, done, device = (int(each) for each in place)
     if device:
         return np.zeros(2, np.int32)
     with _lock:
-        if run not in _bars:
-            run = _last_run = _last_run + 1
-            _bars[run] = next((bar for bar in reversed(_sweeps) if not bar.is_done), None) or _Bar()
-        every = _bars[run].hear(run, done, num_iterations, num_timesteps, np.array(mean_return))
-        if done == num_iterations:
-            del _bars[run]
+        # A new run moves the latest bar that has room for one, which is a sweep's, or a bar of its own.
+        fitting = [bar for bar in _bars if run in bar.runs or (not run and len(bar.runs) < bar.num_runs)]
+        bar = fitting[-1] if fitting else _Bar()
+        if not fitting:
+            _bars.append(bar)
+        run = run or next(_numbers)
+        every = bar.hear(run, done, num_iterations, num_timesteps, np.array(mean_return))
+        if done == num_iterations and bar.num_runs == 1:
+            _bars.remove(bar)
     return np.array([run, done + every], np.int32)

@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any, Self
 
 import jax
-import optax
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from jax.sharding import Mesh
@@ -17,21 +16,20 @@ from jaxenvs import arguments
 from jaxenvs.checks import spaces_in_traced_code
 from jaxenvs.compilation import guarded_jit
 from jaxenvs.compilation.cache import configure_by_default
-from jaxenvs.environment import static, struct
+from jaxenvs.environment import struct
 from jaxenvs.learn.devices import layouts, require_mesh, run_on
 from jaxenvs.learn.off_policy import loop as off_policy
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 from jaxenvs.learn.off_policy.store.hindsight import require_goal_space, require_goals
 from jaxenvs.learn.on_policy import loop as on_policy
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
-from jaxenvs.learn.settings import Settings
-from jaxenvs.learn.training_state import TrainingState
+from jaxenvs.learn.training_state import TrainingSetup, TrainingState
 from jaxenvs.transformations import in_any_context
 from jaxenvs.vector import VectorEnv
 
 
 @struct
-class Training:
+class Training(TrainingSetup):
     """Algorithm, the environments that it trains on, and the number of steps.
 
     Numbers are traced, including the numbers of the algorithm and of the environments, so that `vmap` sweeps them.
@@ -47,26 +45,10 @@ class Training:
         steps, which are normalized when they are sampled.
     """
 
-    venv: VectorEnv
-    network: Any = static()
-    algorithm: Settings
-    total_timesteps: int = static(default=100_000)
-    optimizer: optax.GradientTransformation | None = static(default=None)
-    normalize: bool = static(default=False)
-
     @property
     def num_iterations(self) -> int:
         """Rollouts, or rounds of `train_freq` steps, until `total_timesteps` are reached."""
         return -(-self.total_timesteps // (self.algorithm.steps_per_iteration * self.venv.num_envs))
-
-    def replace(self, **changes: Any) -> Self:
-        """Return a copy with some attributes changed; other names are settings of the algorithm."""
-        own = {field.name for field in dataclasses.fields(self)}
-        settings = {name: value for name, value in changes.items() if name not in own}
-        changes = {name: value for name, value in changes.items() if name in own}
-        if settings:
-            changes["algorithm"] = changes.get("algorithm", self.algorithm).replace(**settings)
-        return dataclasses.replace(self, **changes)
 
     def check(self) -> None:
         """Raise if this training cannot run.

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.sharding import Mesh
 
-from jaxenvs.environment import struct
+from jaxenvs.environment import static, struct
 from jaxenvs.jax_names import setting
 from jaxenvs.learn import devices
 from jaxenvs.learn.devices import all_gather
-from jaxenvs.learn.interfaces import Observation
+from jaxenvs.learn.interfaces import CollectorState
 from jaxenvs.learn.learner_state import LearnerState
 from jaxenvs.learn.normalization import Normalizer
+from jaxenvs.learn.settings import Settings
 from jaxenvs.vector import VectorEnv, VectorTimeStep
-
-if TYPE_CHECKING:
-    from jaxenvs.learn.training import Training
 
 # Over how many episodes `episode_return` is a mean: the default of SB3's `stats_window_size`.
 WINDOW = 100
 
 
 @struct
-class CollectorState:
-    """State from which collecting continues.
+class TrainingSetup:
+    """The attributes of a `jaxenvs.learn.Training`, which says what they are."""
 
-    Attributes:
-      env_state: the state of the environments, as the `step` of `collect` takes it.
-      observation: the observation on which the policy acts next.
-    """
+    venv: VectorEnv
+    network: Any = static()
+    algorithm: Settings
+    total_timesteps: int = static(default=100_000)
+    optimizer: optax.GradientTransformation | None = static(default=None)
+    normalize: bool = static(default=False)
 
-    env_state: Any
-    observation: Observation
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some attributes changed; other names are settings of the algorithm."""
+        own = {field.name for field in dataclasses.fields(self)}
+        settings = {name: value for name, value in changes.items() if name not in own}
+        changes = {name: value for name, value in changes.items() if name in own}
+        if settings:
+            changes["algorithm"] = changes.get("algorithm", self.algorithm).replace(**settings)
+        return dataclasses.replace(self, **changes)
 
 
 @struct
@@ -180,7 +187,7 @@ def gather(state: Any) -> Any:
     return devices.gather(state).whole()
 
 
-def start(training: Training, key: jax.Array, params: Any = None) -> tuple[Any, CollectorState, jax.Array]:
+def start(training: TrainingSetup, key: jax.Array, params: Any = None) -> tuple[Any, CollectorState, jax.Array]:
     """Return parameters, the environments after a reset with their unnormalized observation, and the next key."""
     init_key, reset_key, key = jax.random.split(key, 3)
     params = training.network.init(init_key) if params is None else params

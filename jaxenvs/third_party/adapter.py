@@ -17,7 +17,6 @@ from gymnasium import spaces
 
 from jaxenvs.arguments import is_array, is_real, no_parameter, shown, type_name
 from jaxenvs.arrays import is_key
-from jaxenvs.deprecated import FormerName
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.spaces import struct_of
 
@@ -76,8 +75,6 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
 
     params: dict[str, Any]
     source: Source = static()
-
-    foreign = FormerName("source")
 
     step_wants_key = False  # whether the library's step takes a key; a constant of the class, not a field
 

@@ -17,26 +17,14 @@ RETIRED = {
     r"\b(Ran|Taken|Block)\b": "TrainingResults, EndedInfos",
     r"\b[Jj]udg": "evaluate",
 }
-# Names of earlier releases, where they still work and warn, or where data with them is read.
-DEPRECATED = {
-    "engine/callbacks/callback_schedule.py": r"quiet_steps|QuietCallback",
-    "evaluation/evaluating.py": r"max_lanes",
-    "host_env/processes/worker_handle.py": r"lanes = FormerName",
-    "host_env/processes/worker_main.py": r"^Lanes = ",
-    "host_env/serial_vec_env.py": r"\"_lanes\"",
-    "replay/data/portable.py": r"_lent",
-    "vec_env/jax_vec_env.py": r"programs = FormerName",
-    "wrappers/compiled_wrapper.py": r"goes_on",
-}
 # Names of `jaxenvs`, and words in their usual sense.
 ALLOWED = r"optax chain|outside (of )?the program"
 
 
 def retired_in(path):
-    kept = f"{ALLOWED}|{DEPRECATED.get(path.relative_to(CHECKOUT / 'bridge').as_posix(), '(?!)')}"
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         for pattern, better in RETIRED.items():
-            for found in re.finditer(pattern, re.sub(kept, "", line)):
+            for found in re.finditer(pattern, re.sub(ALLOWED, "", line)):
                 yield f"{path.relative_to(CHECKOUT)}:{number}: {found[0]!r}: write {better}"
 
 

@@ -88,23 +88,12 @@ def test_every_docstring_begins_with_a_plain_sentence():
 
 # Names that stood for Gymnasium's terms, or hid what they are; and what to write.
 RETIRED_NAMES = {r"lanes?": "env_states, env_indices, num_envs or env_keys", r"foreign": "third_party"}
-# They stay where former public names are declared.
-FORMER_NAMES_IN = {
-    "jaxenvs/__init__.py": r'name in \("third_party", "foreign"\)',
-    "jaxenvs/vector.py": r"FormerName\(|lane_env|env_at\(lane\)",
-    "jaxenvs/third_party/adapter.py": r"FormerName\(",
-}
-FORMER_NAMES_PACKAGES = ("jaxenvs/deprecated/", "jaxenvs/foreign/")
 
 
 def retired_names_in(path):
     """Yield the lines that have a retired name as a word of an identifier or a text, such as `lane` in `lane_key`."""
     file = path.relative_to(CHECKOUT).as_posix()
-    if file.startswith(FORMER_NAMES_PACKAGES):
-        return
     for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if file in FORMER_NAMES_IN and re.search(FORMER_NAMES_IN[file], text):
-            continue
         for name, better in RETIRED_NAMES.items():
             for found in re.finditer(rf"(?<![a-z])({name})(?![a-z])", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text), re.I):
                 yield f"{file}:{line}: {found[0]!r}: write {better}"

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import gymnasium
-import jax
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -350,8 +349,7 @@ def constructor_like(sb3: type[BaseAlgorithm]) -> Callable[[F], F]:
 def as_vec_env(env: Any) -> Any:
     """Return a JaxVecEnv for ids, Environments and VectorEnvs of jaxenvs; anything else unchanged."""
     if isinstance(env, str) and is_jax_id(env):
-        # On a CPU, compiled rollouts are faster even for environments whose single steps are not faster in JAX.
-        return make_vec_env(env, backend="jax" if jax.default_backend() == "cpu" else "auto")
+        return make_vec_env(env)
     return JaxVecEnv(env) if isinstance(env, Environment | VectorEnv) else env
 
 

@@ -12,7 +12,7 @@ from os import _exit
 
 import jax
 
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 from jaxenvs.learn.devices import is_first_process
 
 # A process without a heartbeat for this time is lost, and JAX ends the others. JAX's default is 100 s.

@@ -21,7 +21,7 @@ from bridge.errors import NotCompilable
 from bridge.results.reading import SEEDS_CHECKPOINT
 from bridge.seeds import SeedSweep
 from jaxenvs import learn
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 from jaxenvs.jax_names import has_run
 from jaxenvs.learn.devices import is_first_process, largest
 

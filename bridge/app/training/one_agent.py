@@ -31,7 +31,7 @@ from bridge.app.training.callbacks import (
     progress_bar,
 )
 from bridge.app.training.learning_curve import draw_learning_curve
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 
 NO_STATE = "the state of environments that are not JAX environments cannot be saved"
 EVALUATED_AT_ONCE = 5  # episodes of an evaluation with --eval-freq, each in its own environment

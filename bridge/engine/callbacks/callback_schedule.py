@@ -6,11 +6,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
-
-from jaxenvs.deprecated import warn_renamed
 
 
 class ScheduledCallback(BaseCallback):
@@ -41,28 +38,6 @@ class ScheduledCallback(BaseCallback):
           A number of steps, each of which all environments take together. `self.n_calls` counts such steps, too.
         """
         return sys.maxsize
-
-    def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
-        """Return what `steps_until_needed` returns. Deprecated: use that."""
-        warn_renamed("ScheduledCallback.quiet_steps", "ScheduledCallback.steps_until_needed")
-        return self.steps_until_needed(num_timesteps, num_envs)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "QuietCallback":
-        warn_renamed("QuietCallback", "ScheduledCallback")
-        return ScheduledCallback
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def announced_steps(callback: ScheduledCallback, num_timesteps: int, num_envs: int) -> int:
-    """Return for how many steps a callback announces that it needs no locals, also by the former name of the method."""
-    steps = callback.steps_until_needed(num_timesteps, num_envs)
-    # Wherever it comes from: the class, a mixin, or an assignment.
-    if type(callback).quiet_steps is not ScheduledCallback.quiet_steps:
-        warn_renamed(f"{type(callback).__name__}.quiet_steps", "steps_until_needed")
-        steps = min(steps, callback.quiet_steps(num_timesteps, num_envs))
-    return steps
 
 
 # The longest time that a Ctrl-C or a progress bar should wait. Returning to the host takes some milliseconds

@@ -31,7 +31,7 @@ from stable_baselines3.common.callbacks import (
 )
 
 from bridge.contrib import contrib_class
-from bridge.engine.callbacks.callback_schedule import ScheduledCallback, announced_steps
+from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.originals import has_own_methods, replaced
 from bridge.self_play.self_play_callback import SelfPlayCallback
 
@@ -90,7 +90,7 @@ TABLE: dict[type, Known] = {
     SelfPlayCallback: Known(),  # acts when rollouts start
 }
 # Acts at the steps that its author announces.
-SCHEDULED = Known(announced_steps)
+SCHEDULED = Known(lambda callback, num_timesteps, num_envs: callback.steps_until_needed(num_timesteps, num_envs))
 
 
 def looks(callback: BaseCallback) -> bool:

@@ -34,7 +34,6 @@ from bridge.translate.policies.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import CollectorState, LearnerState, Replay
 from jaxenvs.learn.devices import Sharded, layout_behind, layouts, run_on
-from jaxenvs.learn.loop import put, zeros
 from jaxenvs.learn.off_policy import driver
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
@@ -47,7 +46,6 @@ MOST_STEPS, MOST_OF_ALL = 4096, 65_536
 def _train(
     policy: ExportedOffPolicy,
     optimizers: ExportedOptimizers,
-    most: int,
     limits: driver.Limits,
     settings: OffPolicySettings,
     rates: driver.Rates,
@@ -64,7 +62,6 @@ def _train(
     Args:
       policy: without weights.
       optimizers: by the names of parameters.
-      most: how many steps can be kept.
 
     Returns:
       The run, without the steps and without the environments; the final state of the environments; and the steps.
@@ -85,30 +82,10 @@ def _train(
         jax.random.wrap_key_data(key_data),
         limits,
         rates,
-        KeepSteps(most),
     )
     exploration = dataclasses.replace(run.exploration, collector=CollectorState((), ()))
     final_state = environments.final_state(run.exploration.collector)
     return dataclasses.replace(run, exploration=exploration, kept=()), final_state, run.kept
-
-
-@dataclasses.dataclass(frozen=True)
-class KeepSteps:
-    """Rule that keeps the StepBatch of at most `most` steps."""
-
-    most: int
-
-    def empty(self, given: Any) -> StepBatch:
-        """Return what is kept before the first step, from the shapes of what a step returns."""
-        _, steps = given
-        kept: StepBatch = zeros(steps, self.most)
-        return kept
-
-    def put(self, kept: StepBatch, count: jax.Array, given: Any) -> StepBatch:
-        """Return what is kept after the step with the number `count`."""
-        _, steps = given
-        now_kept: StepBatch = put(kept, count, steps)
-        return now_kept
 
 
 @functools.cache
@@ -119,9 +96,9 @@ def compiled_function(mesh: Mesh | None) -> Callable[..., Any]:
     million rows would take longer than an update.
     """
 
-    def train(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, most: int, *given: Any) -> Any:
+    def train(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, *given: Any) -> Any:
         def train_one(*parts: Any) -> tuple[driver.Run, FinalState, StepBatch]:
-            run, final_state, kept = _train(policy, optimizers, most, *parts)
+            run, final_state, kept = _train(policy, optimizers, *parts)
             if mesh is not None:
                 replay = run.exploration.replay.of_all_devices()
                 run = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=replay))
@@ -130,7 +107,7 @@ def compiled_function(mesh: Mesh | None) -> Callable[..., Any]:
         environments = given[6]
         return run_on(mesh, train_one, None if mesh is None else _specs(mesh, environments), *given)
 
-    return jax.jit(train, static_argnums=(0, 1, 2), donate_argnums=(8,), compiler_options=compiler_options())
+    return jax.jit(train, static_argnums=(0, 1), donate_argnums=(7,), compiler_options=compiler_options())
 
 
 def _specs(mesh: Mesh, environments: Environments) -> tuple[driver.Run, Any, Any]:
@@ -165,9 +142,7 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
     assert learner is not None
     num_envs, mesh, settings = algorithm.n_envs, plan.mesh, algorithm._settings_now()
     bound = committed if mesh is None else (lambda tree: tree)  # arrays that are divided over devices are in place
-    most = most_steps(num_envs)
-    static_part = plan.network, tuple(learner.exported.items()), most
-    rates = schedules(algorithm, steps, most)
+    rates = schedules(algorithm, steps, most_steps(num_envs))
     vectors = bound(read_learner(learner, algorithm._n_updates))
     environments = Environments.of(wrapped_env, algorithm._last_obs)
     environments = dataclasses.replace(environments, env_state=bound(environments.env_state))
@@ -178,7 +153,8 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
     limits = driver.Limits(np.int32(steps), np.int32(episodes))
     try:
         run, final_state, kept = compiled_function(mesh)(
-            *static_part,
+            plan.network,
+            tuple(learner.exported.items()),
             limits,
             settings,
             rates,

@@ -25,8 +25,8 @@ from bridge.translate.action_noise import write_noise_state
 from jaxenvs import VectorEnv
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import LearnerState, OffPolicySettings, Replay
-from jaxenvs.learn.interfaces import OffPolicyNetworks
 from jaxenvs.learn.off_policy.iteration import Iteration, Noise, choose, is_ready, num_at_once
+from jaxenvs.learn.off_policy.settings import OffPolicyNetworks
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 # This many iterations draw their noise at once, if it takes little memory; and this many steps are stored at once.

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from bridge.host_env.processes import worker_main
 from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_main import ANSWER, SHARE, START, Channel
-from jaxenvs.deprecated import FormerName
 
 # How often a silent worker is checked for still running. A worker that dies closes its socket at once, unless a process
 # that its environment started holds the socket too.
@@ -34,8 +33,6 @@ class WorkerError(RuntimeError):
       env_indices: the indices of the worker's environments, or of the one that raised.
       attribute_error: the message of the environment's error, if it was an AttributeError.
     """
-
-    lanes = FormerName("env_indices")
 
     def __init__(self, message: str, env_indices: Sequence[int], attribute_error: str | None = None) -> None:
         super().__init__(message)

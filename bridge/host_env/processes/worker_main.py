@@ -125,9 +125,6 @@ class SerialEnvs:
         return report
 
 
-Lanes = SerialEnvs  # the name in pickled SerialVecEnvs of earlier versions
-
-
 def _write(observations: Observations, plain: np.ndarray | None, index: int, observation: Any) -> None:
     """Write an observation into row `index` of the arrays, of which `plain` is the only one, if there is only one."""
     if plain is not None:

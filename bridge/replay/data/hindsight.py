@@ -23,7 +23,8 @@ from bridge.replay.store.ring import Ring
 from bridge.sb3 import Space
 from jaxenvs.learn import Hindsight, Replay
 from jaxenvs.learn.interfaces import Arrays
-from jaxenvs.learn.off_policy.store.hindsight import Episodes, require_goal_space
+from jaxenvs.learn.off_policy.store.episode_index import Episodes
+from jaxenvs.learn.off_policy.store.hindsight import require_goal_space
 
 
 class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):

@@ -89,7 +89,7 @@ class MemoryMapped(InMemory):
         ring.tag.reshape(-1)[:] = np.fromfile(self._file("tag", self._flushed_ends), np.int32)
         ring.tag[ring.newest] = state["last_tag"]
         for name, leaf in _named(ring.last_observation).items():
-            leaf[...] = state[name] if name in state else state[self._name_by_place(name, state)]
+            leaf[...] = state[name]
         reserved = json.loads((self.path / RESERVED).read_text()) if (self.path / RESERVED).exists() else {"flush": -1}
         if reserved["flush"] == self._flushes:
             ring.size = min(ring.size, ring.capacity - reserved["rows"])
@@ -193,11 +193,6 @@ class MemoryMapped(InMemory):
                 f"path must be an empty folder or hold only a replay buffer, got {self.path}, which also holds "
                 f"{names[0]}."
             )
-
-    def _name_by_place(self, name: str, state: Any) -> str:
-        """Return version 0.2.0's name for a part of the last observation: its position in the space of that time."""
-        names = [each for each in json.loads(str(state["layout"])) if each.startswith("observation")]
-        return f"last_observation.{names.index(name.removeprefix('last_'))}"
 
     def _remove_old(self) -> None:
         """Remove files that the state does not name: outgrown ones, and unfinished ones of a process that ended."""

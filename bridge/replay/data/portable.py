@@ -36,8 +36,8 @@ MARK, FIRST_BYTES = "_bridge_ring", 1024
 RING = ("tag", "last_observation", "end_observation", "end_slot", "position", "size", "num_ended", "not_done",
         "has_old_ages")  # fmt: skip
 EPISODES = ("extent", "begin", "first", "count")
-# The attributes of bridge's classes that SB3's do not have. `_lent` is `_device_store` in buffers pickled by 0.3.0.
-OWN = ("_ring", "_device_store", "_newest_store", "_waiting", "_lent", "_counted", "_is_lost", "_episodes", "_storage",
+# The attributes of bridge's classes that SB3's do not have.
+OWN = ("_ring", "_device_store", "_newest_store", "_waiting", "_counted", "_is_lost", "_episodes", "_storage",
        "_path", "env")  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from bridge.translate.policies.exported_network import Exploration, ExportedNetwork, Params
+from jaxenvs.learn import Masked
 from jaxenvs.learn.interfaces import Observation
-from jaxenvs.learn.networks.actor_critic import Masked
 from jaxenvs.learn.networks.distributions import Distribution, StateDependentGaussian
 
 

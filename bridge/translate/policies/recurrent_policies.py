@@ -14,8 +14,9 @@ from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import Encoded, Exploration, Params, Parts, export_parts
 from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.pytorch.modules import ExportedModule, export_module
+from jaxenvs.learn.interfaces import Memory, Recalled
 from jaxenvs.learn.networks.actor_critic import ActionHead
-from jaxenvs.learn.networks.lstm import Memory, Recalled, latents, no_memory, remember
+from jaxenvs.learn.networks.lstm import latents, no_memory, remember
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxenvs.environment import Environment, struct
-from jaxenvs.learn.interfaces import Array, Arrays, OnPolicyNetwork
+from jaxenvs.environment import Environment
+from jaxenvs.learn.interfaces import Arrays, Masked, OnPolicyNetwork
 from jaxenvs.learn.networks.distributions import (
     Bernoulli,
     Categorical,
@@ -42,19 +42,6 @@ def orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array
         return draw(key)
     drawn: jax.Array = jax.custom_batching.sequential_vmap(draw)(key)  # type: ignore[no-untyped-call]
     return drawn
-
-
-@struct
-class Masked:
-    """Batch of observations together with masks of the legal actions.
-
-    Attributes:
-      observation: a batch.
-      action_mask: (batch, n), 0 for illegal actions.
-    """
-
-    observation: Arrays
-    action_mask: Array
 
 
 class Network(OnPolicyNetwork, Protocol):

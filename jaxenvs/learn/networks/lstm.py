@@ -8,13 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxenvs.environment import struct
-from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.interfaces import Memory, Recalled
 from jaxenvs.learn.networks.actor_critic import times_transposed
 from jaxenvs.transformations import varying
 
-# Recurrent states: hidden states and cell states, each (batch, layers, size).
-Memory = tuple[jax.Array, jax.Array]
 # Recurrent states of the critic: separate ones, those that the actor computes, or none.
 CRITICS = ("own", "shared", "none")
 # An update runs at most this many slots side by side through the layers, of at least that many rows each, because each
@@ -22,24 +19,6 @@ CRITICS = ("own", "shared", "none")
 # longest. With the 128 rows that sb3-contrib learns from at once, two slots take a quarter less time of a core than
 # four where sequences are long (9.1 instead of 12.5 ms), and no more where there are six sequences (8.8 and 9.5 ms).
 MOST_SLOTS, ROWS_PER_SLOT = 16, 64
-
-
-@struct
-class Recalled:
-    """Batch of observations together with recurrent states.
-
-    Attributes:
-      observation: a batch.
-      memory: the recurrent states after the previous steps, of the actor and of the critic, by "pi" and "vf".
-      episode_start: (batch,), not 0 where an episode begins, which resets the recurrent state.
-      begins: None: each row of the batch is one step. Or bool (batch,): the rows are concatenated sequences, True where
-        one begins, with the recurrent state of its row; the first row must begin one.
-    """
-
-    observation: Arrays
-    memory: dict[str, Memory]
-    episode_start: Any
-    begins: Any = None
 
 
 def no_memory(num_envs: int, layers: int, size: int, dtype: Any) -> dict[str, Memory]:

@@ -7,9 +7,10 @@ import math
 
 import jax
 
+from jaxenvs.learn.interfaces import Memory, Recalled
 from jaxenvs.learn.networks.actor_critic import ActorCritic, linear
 from jaxenvs.learn.networks.distributions import Distribution
-from jaxenvs.learn.networks.lstm import CRITICS, Memory, Recalled, latents, no_memory, remember
+from jaxenvs.learn.networks.lstm import CRITICS, latents, no_memory, remember
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxenvs.environment import struct
 from jaxenvs.learn import loop
 from jaxenvs.learn.devices import axis_size, psum
 from jaxenvs.learn.learner_state import LearnerState
-from jaxenvs.learn.loop import Loop, zeros
+from jaxenvs.learn.loop import Loop, put, zeros
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, is_ready, num_at_once
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
@@ -62,16 +62,6 @@ class Rates:
     exploration: jax.Array
 
 
-class Keep(Protocol):
-    """Recorder of steps. Each step provides the stored action, and the further output of the environments."""
-
-    def empty(self, given: Any) -> Any:
-        """Return the record before the first step, from the shapes of the data of one step."""
-
-    def put(self, kept: Any, count: jax.Array, given: Any) -> Any:
-        """Return the record after the step of this number."""
-
-
 @struct
 class Run:
     """State and results of a run.
@@ -81,7 +71,7 @@ class Run:
       exploration, progress: the state of exploration, and the position of the training.
       metrics: each metric of the last update that had it; `num_updated`: the number of updates.
       count: the number of steps of each environment; `num_ended`: the number of episodes that ended in them.
-      kept: the record that `keep` made of the steps.
+      kept: the further outputs of the steps, (most, ...); 0 after the first `count`.
     """
 
     learner: LearnerState
@@ -103,7 +93,6 @@ def run(
     key: jax.Array,
     limits: Limits,
     rates: Rates,
-    keep: Keep,
 ) -> Run:
     """Continue until a limit is reached. However a training is split into runs, its bits are the same.
 
@@ -111,13 +100,13 @@ def run(
     before the update that follows it.
 
     Args:
-      own: its `step` returns as further output whether episodes ended, and anything else.
+      own: its `step` returns as further output whether episodes ended, and what is kept of the step.
       settings: the learning rate is not used.
       key: a typed key. All random draws follow from it and the number of the iteration.
     """
     num_envs = exploration.replay.num_envs * axis_size(settings.axis_name)  # of all devices
     dtype = jax.tree.leaves(learner.params)[0].dtype
-    turns = _Turns(own, settings, limits, rates, keep, num_envs, dtype)
+    turns = _Turns(own, settings, limits, rates, num_envs, dtype)
 
     def draw(number: jax.Array) -> Noise:
         return own.draw(settings, learner, exploration, jax.random.fold_in(key, progress.iteration + number))
@@ -126,12 +115,10 @@ def run(
     begun = Run(learner, exploration, progress, {}, zero, zero, zero, ())
     noise = jax.eval_shape(draw, zero)
     metrics = jax.eval_shape(turns.update, begun, noise)[1] if turns.has_updates else {}
-    begun = dataclasses.replace(
-        begun,
-        metrics=zeros(metrics),
-        kept=keep.empty(jax.eval_shape(turns.step, begun, noise)[2]),
-    )
-    chunk = num_at_once(noise, rates.learning.shape[0] // settings.train_freq)
+    most = rates.learning.shape[0]
+    kept = zeros(jax.eval_shape(turns.step, begun, noise)[2], most)
+    begun = dataclasses.replace(begun, metrics=zeros(metrics), kept=kept)
+    chunk = num_at_once(noise, most // settings.train_freq)
     # The loop runs at least once, for the update that is due.
     limited = loop.Limits(None, turns.can_continue, at_least_once=True)
     end: Run = loop.run(Loop(turns.iterate, draw, chunk), begun, limited)[0]
@@ -146,7 +133,6 @@ class _Turns:
     settings: OffPolicySettings
     limits: Limits
     rates: Rates
-    keep: Keep
     num_envs: int  # of all devices
     dtype: Any  # of the parameters
 
@@ -177,11 +163,11 @@ class _Turns:
         )
 
     def step(self, carry: Run, noise: Noise) -> tuple[Run, jax.Array, Any]:
-        """Take one step; return the carry with the new exploration state, whether episodes ended, and the step data."""
+        """Take one step; return the carry with the new exploration state, whether episodes ended, and what is kept."""
         progress = carry.progress
         now = self.settings.with_exploration_rate(self.rates.exploration[carry.count].astype(self.dtype))
-        row, no_progress = carry.exploration.replay.position, jnp.zeros((), self.dtype)
-        exploration, (done, outputs) = self.own.take_step(
+        no_progress = jnp.zeros((), self.dtype)
+        exploration, (done, kept) = self.own.take_step(
             now, carry.learner, carry.exploration, noise, progress.step, progress.num_timesteps, no_progress
         )
         taken = progress.step + 1
@@ -195,16 +181,16 @@ class _Turns:
             calls=progress.calls + 1,
         )
         after = dataclasses.replace(carry, exploration=exploration, progress=progress)
-        return after, done, (exploration.replay.action[row], outputs)
+        return after, done, kept
 
     def take(self, carry: Run, noise: Noise) -> Run:
         """Take one step, record it, and update target networks."""
-        after, done, given = self.step(carry, noise)
+        after, done, kept = self.step(carry, noise)
         after = dataclasses.replace(
             after,
             count=carry.count + 1,
             num_ended=carry.num_ended + psum(done.sum(dtype=jnp.int32), self.settings.axis_name),
-            kept=self.keep.put(carry.kept, carry.count, given),
+            kept=put(carry.kept, carry.count, kept),
         )
         calls = after.progress.calls
         learner = self.settings.on_step(self.own.policy, after.learner, calls - 1, calls, self.num_envs)

@@ -10,14 +10,12 @@ import jax.numpy as jnp
 
 from jaxenvs.environment import struct
 from jaxenvs.learn.devices import all_of, axis_size, own_key
-from jaxenvs.learn.interfaces import OffPolicyNetworks
+from jaxenvs.learn.interfaces import CollectorState, Step
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.normalization import Normalizer
-from jaxenvs.learn.off_policy.settings import OffPolicySettings
+from jaxenvs.learn.off_policy.settings import OffPolicyNetworks, OffPolicySettings
 from jaxenvs.learn.off_policy.store.hindsight import ComputeReward
 from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
-from jaxenvs.learn.on_policy.collecting import Step
-from jaxenvs.learn.training_state import CollectorState
 
 # This many bytes of noise are drawn at once, because drawing for one iteration takes as long as for several; but not
 # for many more iterations than a compiled function is likely to need.
@@ -118,7 +116,7 @@ class Iteration:
     Attributes:
       policy: the networks, on vectors.
       optimizers: by the names of parameters.
-      step: a `jaxenvs.learn.on_policy.collecting.Step`, whose TimeStep is stored unchanged.
+      step: a `jaxenvs.learn.interfaces.Step`, whose TimeStep is stored unchanged.
       compute_reward: the environments' method, for hindsight.
     """
 

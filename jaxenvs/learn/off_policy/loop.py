@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from jaxenvs.environment import struct
 from jaxenvs.learn.devices import axis_size, layouts, on_each
-from jaxenvs.learn.interfaces import Observation
+from jaxenvs.learn.interfaces import CollectorState, Observation
 from jaxenvs.learn.learner_state import LearnerState
 from jaxenvs.learn.loop import Limits, Loop, run
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, is_ready, num_at_once
@@ -21,11 +21,8 @@ from jaxenvs.learn.off_policy.store.hindsight import require_goals
 from jaxenvs.learn.off_policy.store.regrouping import regroup
 from jaxenvs.learn.off_policy.store.replay import Replay
 from jaxenvs.learn.progress_bar import Bar
-from jaxenvs.learn.training_state import CollectorState, RecentEpisodes, TrainingState, normalized_step, place, start
+from jaxenvs.learn.training_state import RecentEpisodes, TrainingSetup, TrainingState, normalized_step, place, start
 from jaxenvs.vector import VectorTimeStep
-
-if TYPE_CHECKING:
-    from jaxenvs.learn.training import Training
 
 
 @struct
@@ -66,7 +63,9 @@ class OffPolicyTrainingState(TrainingState):
         return dataclasses.replace(self, replay=self.replay.of_all_devices())
 
 
-def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> OffPolicyTrainingState:
+def init(
+    training: TrainingSetup, key: jax.Array, params: Any = None, mesh: Mesh | None = None
+) -> OffPolicyTrainingState:
     """Return the state before the first iteration, for `Training.init`."""
     settings: Any = training.algorithm
     policy = training.network
@@ -103,7 +102,7 @@ def _new_store(settings: OffPolicySettings, observation: Observation, action: ja
 
 
 def advance(
-    training: Training, state: OffPolicyTrainingState, num_iterations: int, progress: bool = False
+    training: TrainingSetup, state: OffPolicyTrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[OffPolicyTrainingState, dict[str, jax.Array]]:
     """Run iterations of an off-policy training, for `jaxenvs.learn.training.advance`: steps, then updates."""
     venv, axis_name = training.venv, training.algorithm.axis_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,9 @@ import optax
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import pmean, require_divisible
-from jaxenvs.learn.interfaces import Arrays, OffPolicyNetworks
+from jaxenvs.learn.interfaces import Arrays, Policy
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
+from jaxenvs.learn.networks.actor_critic import ActionHead
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.store.hindsight import Hindsight
@@ -26,6 +27,26 @@ from jaxenvs.transformations import varying
 
 # PyTorch's defaults, which SB3's off-policy algorithms use.
 ADAM = optax.scale_by_adam()
+
+
+class OffPolicyNetworks(Policy, Protocol):
+    """Networks that off-policy algorithms train, by name, as OffPolicyPolicy describes them.
+
+    The networks are further attributes, which each algorithm knows: `q_net`, or `actor` and `critic`.
+    """
+
+    @property
+    def head(self) -> ActionHead:
+        """ActionHead that converts actions."""
+
+    def critic_params(self, params: Mapping[str, Any], /) -> Any:
+        """Return the argument of `critic.apply`, from the parameters of all networks."""
+
+    def critic_target_params(self, targets: Mapping[str, Any], /) -> Any:
+        """Return the argument of `critic.apply`, from the parameters of the target networks."""
+
+    def polyak(self, targets: Mapping[str, Any], params: Mapping[str, Any], tau: Any, /) -> dict[str, Any]:
+        """Return the targets after a Polyak update with share `tau` of the parameters; all of them vectors."""
 
 
 @struct

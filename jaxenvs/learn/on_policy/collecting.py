@@ -12,17 +12,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxenvs.environment import struct
 from jaxenvs.learn import devices
-from jaxenvs.learn.interfaces import Arrays, Observation, OnPolicyNetwork
-from jaxenvs.learn.networks.actor_critic import Masked
-from jaxenvs.learn.networks.lstm import Recalled
-from jaxenvs.learn.training_state import CollectorState
+from jaxenvs.learn.interfaces import Arrays, CollectorState, Masked, Observation, OnPolicyNetwork, Recalled, Step
 from jaxenvs.transformations import varying
 from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_where
 from jaxenvs.wrappers.action_masker import action_masks
-
-# Takes one step of all environments: from their state and a batch of actions to the state, the TimeStep as the policy
-# sees it (normalized, for example), and any further output that the caller wants of every step.
-Step = Callable[[Any, jax.Array], tuple[Any, VectorTimeStep, Any]]
 
 # Observations of at least this many bytes count as large: their network is expensive, and so is memory for a second
 # copy.

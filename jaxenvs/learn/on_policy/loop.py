@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxenvs.learn.devices import axis_size, own_key
-from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.interfaces import CollectorState, OnPolicyNetwork, Recalled
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.loop import Limits, Loop, run
-from jaxenvs.learn.networks.lstm import Recalled
 from jaxenvs.learn.on_policy.collecting import Rollout, collect, masked_observation, masked_step
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.progress_bar import Bar
-from jaxenvs.learn.training_state import CollectorState, RecentEpisodes, TrainingState, normalized_step, place, start
+from jaxenvs.learn.training_state import RecentEpisodes, TrainingSetup, TrainingState, normalized_step, place, start
 from jaxenvs.wrappers.action_masker import require_action_masks
-
-if TYPE_CHECKING:
-    from jaxenvs.learn.training import Training
 
 # Collects a rollout: from parameters, the collector's state and a key to the next state, the rollout, and its steps.
 Collect = Callable[[Any, CollectorState, jax.Array], tuple[CollectorState, Rollout, Any]]
@@ -51,7 +47,7 @@ def iterate(
     return (learner, collector, key), rollout, steps, metrics
 
 
-def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> TrainingState:
+def init(training: TrainingSetup, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> TrainingState:
     """Return the state before the first iteration, for `Training.init`."""
     settings: Any = training.algorithm
     training = _with_masks(training)
@@ -81,7 +77,7 @@ def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | No
 
 
 def advance(
-    training: Training, state: TrainingState, num_iterations: int, progress: bool = False
+    training: TrainingSetup, state: TrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
     """Run iterations of an on-policy training, for `jaxenvs.learn.training.advance`."""
     optimizers = training.algorithm.optimizers(training.optimizer)
@@ -137,7 +133,7 @@ def in_turn(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return key, collect_key, update_key
 
 
-def _with_masks(training: Training) -> Training:
+def _with_masks(training: TrainingSetup) -> TrainingSetup:
     """Return the training with environments that have action masks, if the algorithm needs them."""
     masks = training.algorithm.MASKS  # type: ignore[attr-defined]
     return training.replace(venv=require_action_masks(training.venv)) if masks else training

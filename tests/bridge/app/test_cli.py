@@ -13,7 +13,7 @@ from bridge.app.config import TrainingConfig, forget_fitted, load_config
 from bridge.app.hyperparameters import parse_assignments, to_schedule, whole_number
 from bridge.app.tuned import TUNED
 from jaxenvs import cli, registered
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 from tests.bridge.app.short_runs import TINY, error_of, same, weights
 from tests.tiers import tiered
 

@@ -14,7 +14,7 @@ from bridge.app.config import TrainingConfig
 from bridge.app.runs import make_env, make_model
 from bridge.app.tuned import FILE, GAMES, TUNED, read, settings_for
 from jaxenvs import cli
-from jaxenvs.cli import UserError
+from jaxenvs.cli.user_errors import UserError
 from tests.bridge.app.short_runs import TINY, error_of
 
 ENV_IDS = {None: "CartPole-v1", "Discrete": "CartPole-v1", "Box": "Pendulum-v1"}

@@ -111,13 +111,6 @@ def test_results_do_not_depend_on_how_many_episodes_run_at_once():
     assert_equal(run(max_envs=3), run())
 
 
-def test_max_lanes_is_the_deprecated_name_of_max_envs():
-    run = functools.partial(evaluate, policy_for("CartPole-v1"), "CartPole-v1", 3)
-    with pytest.warns(DeprecationWarning, match="max_lanes is deprecated .*: use max_envs") as warned:
-        assert_equal(run(max_lanes=1), run(max_envs=1))
-    assert warned[0].filename == __file__
-
-
 def test_episode_i_has_the_seed_plus_i():
     policy = policy_for("CartPole-v1")
     np.testing.assert_array_equal(

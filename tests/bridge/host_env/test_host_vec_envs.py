@@ -205,15 +205,3 @@ def test_a_forked_copy_of_the_parent_does_not_end_the_workers(processes, monkeyp
 def test_arguments_that_are_none_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         ProcessVecEnv(**{"env_fns": [Counting]} | arguments)
-
-
-def test_a_serial_vec_env_that_an_earlier_version_pickled_loads():
-    venv = SerialVecEnv([Counting] * 2)
-    venv.reset()
-    renamed = {b"_serial_envs": b"_lanes", b"SerialEnvs": b"Lanes"}
-    pickled = pickle.dumps(venv, protocol=0)
-    for new, old in renamed.items():
-        assert new in pickled
-        pickled = pickled.replace(new, old)
-    loaded = pickle.loads(pickled)
-    np.testing.assert_array_equal(loaded.step(np.ones(2, int))[0], venv.step(np.ones(2, int))[0])

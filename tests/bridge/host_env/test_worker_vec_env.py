@@ -25,12 +25,6 @@ def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut
         venv.reset()
 
 
-def test_lanes_of_a_worker_error_are_the_deprecated_name_of_env_indices():
-    error = WorkerDied("The process of environments 1 to 2 ended.", [1, 2], 1)
-    with pytest.warns(DeprecationWarning, match="WorkerError.lanes is deprecated .*: use WorkerError.env_indices"):
-        assert error.lanes == error.env_indices == [1, 2]
-
-
 def test_a_step_that_takes_longer_than_step_timeout_is_named_and_its_worker_killed(workers, start):
     venv = start(step_timeout=TIMEOUT)
     started = workers.started(venv)

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 import bridge
 from bridge.replay import HerReplayBuffer
 from jaxenvs.learn import DQN
-from jaxenvs.learn.off_policy.store.hindsight import Episodes
+from jaxenvs.learn.off_policy.store.episode_index import Episodes
 from tests.tiers import tiered
 
 NAMES = ("observation", "achieved_goal", "desired_goal")

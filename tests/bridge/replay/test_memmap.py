@@ -191,21 +191,6 @@ def test_a_path_goes_with_files_alone(storage, path):
         ReplayBuffer(60, OBSERVATIONS["dict"], ACTION, storage=storage, path=path)
 
 
-def test_a_folder_of_version_0_2_0_is_read(tmp_path):
-    """Which named the parts of the newest observation by their places in the space."""
-    buffer = ReplayBuffer(10, OBSERVATIONS["dict"], ACTION, device="cpu", storage="memmap", path=tmp_path)
-    buffer.add(*History(1, OBSERVATIONS["dict"], 0).next())
-    newest = buffer.next_observations["which"][0].copy()
-    buffer.close()
-    with np.load(tmp_path / "state.npz") as file:
-        state = dict(file)
-    for index, name in enumerate(OBSERVATIONS["dict"]):
-        state[f"last_observation.{index}"] = state.pop(f"last_observation.{name}")
-    np.savez(tmp_path / "state.npz", **state)
-    again = ReplayBuffer(10, OBSERVATIONS["dict"], ACTION, device="cpu", storage="memmap", path=tmp_path)
-    np.testing.assert_array_equal(again.next_observations["which"][0], newest)
-
-
 @pytest.mark.parametrize("name", ["action.bin", "reward_model.bin", "my_unfinished_thesis.txt", "lock", "state.npz"])
 def test_files_of_others_are_left_alone_whatever_they_are_called(name, tmp_path):
     (tmp_path / name).write_text("all of it")

@@ -264,12 +264,6 @@ def test_environments_of_the_same_kind_share_their_compiled_functions():
     assert make_vec_env("CartPole-v1", 4).compiled is not a.compiled
 
 
-def test_programs_is_the_deprecated_name_of_compiled():
-    venv = make_vec_env("CartPole-v1", 1)
-    with pytest.warns(DeprecationWarning, match="JaxVecEnv.programs is deprecated .*: use JaxVecEnv.compiled"):
-        assert venv.programs is venv.compiled
-
-
 def test_make_vec_env_takes_environments_classes_and_wrappers():
     a = make_vec_env(CartPole(gravity=5.0), 2, env_kwargs={"pole_mass": 0.3})
     b = make_vec_env(CartPole, 2, env_kwargs={"gravity": 5.0, "pole_mass": 0.3})

@@ -245,12 +245,3 @@ def test_an_observation_comes_back_in_the_dtypes_of_sb3():
     assert observation["number"].dtype == np.int32
     assert wrapped_env.in_dtypes_of(last_obs, observation)["number"].dtype == np.int64
     assert jax.tree.structure(observation) == jax.tree.structure(last_obs)
-
-
-def test_goes_on_is_the_deprecated_name_of_can_continue():
-    with pytest.warns(DeprecationWarning, match="Old.goes_on is deprecated .*: use can_continue"):
-
-        class Old(CompiledWrapper):
-            goes_on = True
-
-    assert (Old(None).can_continue, CompiledWrapper(None).can_continue) == (True, False)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxenvs.learn.off_policy.store import replay_tags
-from jaxenvs.learn.off_policy.store.hindsight import Episodes
+from jaxenvs.learn.off_policy.store.episode_index import Episodes
 from jaxenvs.learn.off_policy.store.replay import Replay, num_ends_for
 
 

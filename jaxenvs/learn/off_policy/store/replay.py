@@ -14,7 +14,7 @@ from jaxenvs import arguments
 from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.off_policy.store import replay_tags
-from jaxenvs.learn.off_policy.store.hindsight import Episodes
+from jaxenvs.learn.off_policy.store.episode_index import Episodes
 from jaxenvs.transformations import set_or_drop
 
 # Each slot has a row for a last observation as long as all of these rows take at most this many bytes.

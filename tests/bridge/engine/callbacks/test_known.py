@@ -298,9 +298,6 @@ def test_a_scheduled_callback_is_what_its_author_announces_unless_sb3s_class_is_
     assert not looks(callback)
     assert steps_until_needed(callback, 0, NUM_ENVS) == 6
     assert steps_until_needed(CallbackList([callback, CheckpointCallback(5, "unused")]), 0, NUM_ENVS) == 4
-    Former = type("Former", (Scheduled,), {"quiet_steps": lambda self, num_timesteps, num_envs: 2})
-    with pytest.warns(DeprecationWarning, match=r"Former.quiet_steps"):
-        assert steps_until_needed(Former(), 0, NUM_ENVS) == 2
     monkeypatch.setattr(BaseCallback, "on_step", lambda self: True)
     assert looks(callback)
 

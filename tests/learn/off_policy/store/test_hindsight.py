@@ -8,7 +8,7 @@ import pytest
 import jaxenvs
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn.off_policy.store.hindsight import Episodes
+from jaxenvs.learn.off_policy.store.episode_index import Episodes
 from jaxenvs.learn.sweep import sweep
 
 
