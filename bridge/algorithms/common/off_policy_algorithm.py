@@ -43,6 +43,8 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings
 MOST_TOGETHER = 128
 # Added to errors that become priorities, so that every transition can still be drawn.
 LEAST_PRIORITY = 1e-6
+# A `learn` of at most this many steps takes less time in SB3's loop than in the compiled function of many steps.
+FEW_STEPS = 4
 
 
 class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPolicyAlgorithm):
@@ -131,9 +133,10 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             # Fail now rather than at the first update.
             require_weights_known(self.replay_buffer, self._current_plan(self.env))
         pace, can_continue = Pace(), True
+        is_short = self._step_of_iteration == 0 and total_timesteps - self.num_timesteps <= FEW_STEPS * self.n_envs
         try:
             while can_continue and (self.num_timesteps < total_timesteps or self._step_of_iteration):
-                if self._current_plan(self.env).mode is Mode.COMPILED and self._is_quiet(callback):
+                if not is_short and self._current_plan(self.env).mode is Mode.COMPILED and self._is_quiet(callback):
                     can_continue = self._run_steps(callback, log_interval, pace)
                 else:
                     can_continue = self._iterate(callback, log_interval)
@@ -159,14 +162,14 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         if not self._update_is_due:
             return
         plan = self._current_plan(self.env)
-        if plan.mode is not Mode.COMPILED:  # user code has changed the plan since then
+        if plan.mode is Mode.COMPILED:
+            with handlers_wait():
+                metrics, num_updated = jax_steps.update(self, plan)
+                self._update_is_due = False
+                self._record_trained(metrics, num_updated, plan, 0)
+        else:  # user code has changed the plan since then
             self.train(batch_size=self.batch_size, gradient_steps=self._settings_now().num_updates(self.n_envs))
             self._update_is_due = False
-            return
-        with handlers_wait():
-            metrics, num_updated = jax_steps.update(self, plan)
-            self._update_is_due = False
-            self._record_trained(metrics, num_updated, plan, 0)
 
     def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
         """Run one iteration of SB3's `learn`."""
@@ -209,7 +212,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             return True
         to_end = train_freq - begun
         left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
-        left = left if rollouts_per_call(callback) > 1 else 0
+        left *= rollouts_per_call(callback) > 1
         until_needed = steps_until_needed(callback, self.num_timesteps, num_envs)
         most = pace.next(min(most_steps(num_envs), until_needed, left + to_end))
         # Whole iterations, of which that which reaches the end is finished, as in SB3.

@@ -8,6 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 
 import bridge
 from bridge import ScheduledCallback
+from bridge.algorithms.common import off_policy_algorithm
 from bridge.algorithms.specs import SPECS
 from jaxenvs import TimeLimit
 from tests.bridge.algorithms.off_policy import off_policy_models
@@ -80,3 +81,23 @@ def test_a_seed_is_one_run_whoever_looks(name):
         assert episodes(model) == episodes(expected)
     assert scheduled.ends > 5
     assert scheduled.announced == expected.num_timesteps // 2 // 11
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.is_off_policy])
+def test_short_calls_of_learn_take_steps_in_sb3s_loop_and_change_no_bit(name, monkeypatch):
+    def in_short_calls():
+        model = make(name).learn(40)
+        for num_timesteps in (2, 8, 6, 4):
+            model.learn(num_timesteps, reset_num_timesteps=False)
+        return model
+
+    calls = []
+    run_steps = off_policy_algorithm.run_steps
+    monkeypatch.setattr(off_policy_algorithm, "run_steps", lambda *args: calls.append(args[2]) or run_steps(*args))
+    ours = in_short_calls()
+    assert sum(calls) == 20  # of each of two environments, in the first call alone
+    monkeypatch.setattr(off_policy_algorithm, "FEW_STEPS", 0)
+    compiled = in_short_calls()
+    assert sum(calls) > 40
+    np.testing.assert_array_equal(weights(ours), weights(compiled))
+    np.testing.assert_array_equal(ours._last_obs, compiled._last_obs)
