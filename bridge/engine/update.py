@@ -182,7 +182,7 @@ def _transitions(sample: Any, action_space: Space, gamma: float, from_host: Call
         reward=_array(sample.rewards)[:, 0],
         next_observation=from_host(map_parts(_array, sample.next_observations)),
         discount=continues * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
-        weight=_array(sample.weights) if isinstance(sample, PrioritizedSamples) else None,
+        weight=_array(sample.weights)[:, 0] if isinstance(sample, PrioritizedSamples) else None,
     )
 
 

@@ -89,6 +89,8 @@ class Priorities:
 
     def update(self, ring: Ring, slots: np.ndarray, priorities: np.ndarray) -> None:
         """Set the priorities of slots, ignoring -1, where a slice has no step, and slots that are no longer stored."""
+        if priorities.shape == (*slots.shape, 1):  # the shape of losses
+            priorities = priorities[..., 0]
         if slots.shape != priorities.shape:
             raise ValueError(f"priorities must have the shape {slots.shape} of indices, got {priorities.shape}.")
         if not (np.isfinite(priorities) & (priorities >= 0)).all():
@@ -150,6 +152,6 @@ class Priorities:
 
 
 def importance_weights(likely: np.ndarray, beta: float) -> np.ndarray:
-    """Return the importance weights of samples drawn in proportion to `likely`; the greatest weight is 1."""
-    lightest: np.ndarray = (likely.min() / likely) ** beta
-    return lightest.astype(np.float32)
+    """Return importance weights of samples drawn in proportion to `likely`, (num, 1); the greatest weight is 1."""
+    weights: np.ndarray = ((likely.min() / likely) ** beta).astype(np.float32)
+    return weights[:, None]  # the shape of rewards, dones and losses, or their product would be (num, num)

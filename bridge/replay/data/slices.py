@@ -35,7 +35,7 @@ class SliceSamples(NamedTuple):
         and after the end of an episode that is too short, which needs `strict_length=False`.
       episode_steps: int64, the steps since the episode began; 0 for the last step of an episode if no other is stored.
       indices: int64, the slots, for `update_priorities`; -1 where `mask` is False, which `update_priorities` ignores.
-      weights: (num_slices,), importance weights; None without priorities.
+      weights: (num_slices, 1), importance weights; None without priorities.
     """
 
     observations: Any

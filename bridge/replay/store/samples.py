@@ -11,7 +11,7 @@ class PrioritizedSamples(NamedTuple):
     """Samples with the fields of SB3's, for either kind of observations, and weights and indices.
 
     Attributes:
-      weights: (batch_size,), importance weights, the greatest of which is 1.
+      weights: (batch_size, 1), importance weights, the greatest of which is 1.
       indices: (batch_size,), for `update_priorities`.
     """
 

@@ -74,7 +74,7 @@ def test_weights_make_up_for_priorities_and_the_greatest_is_one():
     buffer.update_priorities(slots_of(buffer), torch.arange(1.0, 33.0))
     samples = buffer.sample(500)
     expected = (1 / (samples.indices + 1.0)).float()
-    torch.testing.assert_close(samples.weights, expected / expected.max())
+    torch.testing.assert_close(samples.weights[:, 0], expected / expected.max())
     buffer.beta = 0.0
     assert (buffer.sample(10).weights == 1).all()
 
@@ -107,7 +107,7 @@ def test_slices_are_drawn_in_proportion_to_the_sum_of_their_priorities():
     expected = [40_000 * value / total for value in wanted.values()]
     assert stats.chisquare([drawn[slots] for slots in wanted], expected).pvalue > 1e-4
     sums = torch.tensor([wanted[tuple(slots)] for slots in samples.indices.numpy()])
-    torch.testing.assert_close(samples.weights, (sums.min() / sums).float())
+    torch.testing.assert_close(samples.weights[:, 0], (sums.min() / sums).float())
     assert (torch.diff(samples.rewards, dim=1) == 2).all()
 
 
@@ -175,7 +175,8 @@ def test_dict_observations_have_priorities_too():
     history.fill(30, buffer)
     samples = buffer.sample(9)
     assert samples.observations["image"].shape == (9, 2, 2, 1)
-    assert samples.weights.shape == samples.indices.shape == (9,)
+    assert samples.indices.shape == (9,)
+    assert samples.weights.shape == samples.rewards.shape == samples.dones.shape == (9, 1)
 
 
 def test_columns_of_a_slice_without_a_step_change_no_priority():
