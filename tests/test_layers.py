@@ -46,8 +46,6 @@ FLOORS = [
         "bridge.originals",
     ],
     ["bridge.vec_env", "bridge.translate"],
-    ["bridge.replay.store"],
-    ["bridge.replay.data"],
     ["bridge.replay"],
     ["bridge.host_env", "bridge.wrappers"],
     ["bridge.self_play"],
@@ -79,9 +77,7 @@ SHARED_NAMES = {
     "sb3": "jaxenvs.sb3 is public",
     "files": "the command's say in words what the core's raise",
     "hindsight": "of a store on the device, and of SB3's",
-    "replay_buffer": "SB3's interface, and the store inside",
     "spaces": "environments' spaces, and where tuning searches",
-    "storage": "where studies are, and where transitions are",
 }
 
 

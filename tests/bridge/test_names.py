@@ -12,7 +12,7 @@ RETIRED = {
     r"is_watched|quiet_steps|QuietCallback": "steps_until_needed",
     r"\btold\b": "report, info",
     r"\brecalled\b": "lstm_states",
-    r"\blen[dt]\b|\btake_ring\b": "to_device, on the device, ring_on_host",
+    r"\blen[dt]\b|\btake_ring\b": "to_device, on the device, to_host",
     r"\b(goes|going)_on\b": "can_continue",
     r"\b(Ran|Taken|Block)\b": "TrainingResults, EndedInfos",
     r"\b[Jj]udg": "evaluate",
@@ -24,7 +24,6 @@ DEPRECATED = {
     "host_env/processes/worker_handle.py": r"lanes = FormerName",
     "host_env/processes/worker_main.py": r"^Lanes = ",
     "host_env/serial_vec_env.py": r"\"_lanes\"",
-    "replay/data/portable.py": r"_lent",
     "vec_env/jax_vec_env.py": r"programs = FormerName",
     "wrappers/compiled_wrapper.py": r"goes_on",
 }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bridge import ReplayBuffer
-from bridge.replay.data.priorities import WIDTH, SumTree
+from bridge.replay.priorities import WIDTH, SumTree
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -30,7 +30,7 @@ def make(rows=20, num_envs=2, capacity=16, alpha=1.0, episode_length=7, **kwargs
 
 
 def slots_of(buffer):
-    return torch.arange(buffer.ring_on_host().num_slots)
+    return torch.arange(buffer.buffer_size * buffer.n_envs)
 
 
 @settings(max_examples=40, deadline=None)
@@ -196,7 +196,7 @@ def test_slots_that_are_not_stored_get_no_priority():
     stored = 5 * buffer.n_envs
     assert set(buffer.sample(500).indices.tolist()) == set(range(stored))
     with pytest.raises(ValueError, match="indices must be the indices of samples"):
-        buffer.update_priorities(torch.tensor([buffer.ring_on_host().num_slots]), torch.ones(1))
+        buffer.update_priorities(torch.tensor([buffer.buffer_size * buffer.n_envs]), torch.ones(1))
     buffer.reset()
     buffer.update_priorities(torch.arange(stored), torch.ones(stored))
     assert buffer.priorities.tree.total == 0

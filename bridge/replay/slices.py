@@ -10,17 +10,15 @@ steps that came before in the same episode, which a recurrent policy reads to re
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from bridge.replay.data import windows
-from bridge.replay.store import columns, transitions
-from bridge.replay.store.columns import leaves, map_leaves, pairs
-from bridge.replay.store.ring import Ring
-from jaxenvs.learn.off_policy.store import replay_tags
+from bridge.replay import columns
+from bridge.replay.columns import leaves, map_leaves
+from bridge.replay.episode_index import Episodes
+from bridge.replay.windows import Windows
 
 
 class SliceSamples(NamedTuple):
@@ -33,7 +31,8 @@ class SliceSamples(NamedTuple):
         environment was reset by hand, counts as truncated.
       mask: True where there is a step. It is False before the beginning of an episode, which only `burn_in` asks for,
         and after the end of an episode that is too short, which needs `strict_length=False`.
-      episode_steps: int64, the steps since the episode began; 0 for the last step of an episode if no other is stored.
+      episode_steps: int64, the steps since the episode began; or since the oldest row that was stored when slices were
+        first drawn, if it began before.
       indices: int64, the slots, for `update_priorities`; -1 where `mask` is False, which `update_priorities` ignores.
       weights: (num_slices, 1), importance weights; None without priorities.
     """
@@ -51,52 +50,39 @@ class SliceSamples(NamedTuple):
 
 
 def gather(
-    ring: Ring,
-    drawn: windows.Windows,
-    slice_len: int,
-    burn_in: int,
-    normalize_observation: Callable[[Any], Any],
-    normalize_reward: Callable[[Any], Any],
-    device: torch.device,
+    rows: Any, episodes: Episodes, drawn: Windows, slice_len: int, burn_in: int, env: Any, weights: Any
 ) -> SliceSamples:
-    """Return the steps in windows of at most `slice_len` slots as SliceSamples."""
+    """Return the steps in windows of at most `slice_len` slots of a ReplayBuffer as SliceSamples.
+
+    Args:
+      env: normalizes observations and rewards.
+    """
     last, size = drawn
-    first = (last - (size - 1) * ring.num_envs) % ring.num_slots
-    before = np.minimum(windows.ages(ring, first), burn_in) if burn_in else np.zeros_like(size)
+    first = (last - (size - 1) * rows.n_envs) % episodes.num_slots
+    before = np.minimum(episodes.ages(first), burn_in) if burn_in else np.zeros_like(size)
     column = np.arange(-burn_in, slice_len)
     # A column without a step repeats an existing one, and is set to zero at the end.
     step = np.clip(column, -before[:, None], size[:, None] - 1)
     mask = step == column
-    slots = (first[:, None] + step * ring.num_envs) % ring.num_slots
+    slots = (first[:, None] + step * rows.n_envs) % episodes.num_slots
 
-    observation = transitions.observations(ring, slots)
-    final = transitions.next_observations(ring, last, transitions.tags(ring, last))
-    following = map_leaves(_following, observation)
-    for leaf, values in pairs(following, final):
-        columns.write(leaf, (np.arange(len(last)), burn_in + size - 1), values)
-    tag = transitions.tags(ring, slots)
-    reward = normalize_reward(columns.take(ring.reward, slots))
+    observation = map_leaves(lambda leaf: columns.take(leaf, slots), rows.observations)
+    done, timeout = columns.take(rows.dones, slots) != 0, columns.take(rows.timeouts, slots) != 0
+    terminated = done & ~timeout
     fields = {
-        "observations": normalize_observation(observation),
-        "actions": columns.take(ring.action, slots),
-        "rewards": reward,
-        "next_observations": normalize_observation(following),
-        "terminated": replay_tags.terminated(tag),
-        "truncated": replay_tags.truncated(tag),
-        "episode_steps": windows.episode_steps(ring, slots).astype(np.int64),
+        "observations": rows._normalize_obs(observation, env),
+        "actions": columns.take(rows.actions, slots),
+        "rewards": rows._normalize_reward(columns.take(rows.rewards, slots), env),
+        "next_observations": rows._normalize_obs(rows._next_observations(slots), env),
+        "terminated": terminated,
+        "truncated": timeout | (episodes.is_last(slots) & ~terminated),
+        "episode_steps": columns.take(episodes.steps, slots).astype(np.int64),
         "indices": slots,
     }
     if not mask.all():
         absent = ~mask
         for name, field in fields.items():
             for leaf in leaves(field):
-                columns.write(leaf, absent, -1 if name == "indices" else 0)
-    tensors = {name: map_leaves(lambda leaf: columns.to_tensor(leaf, device), field) for name, field in fields.items()}
-    return SliceSamples(mask=columns.to_tensor(mask, device), **tensors)
-
-
-def _following(observation: Any) -> Any:
-    """Return the observations of the next column; the last column is undefined."""
-    shifted = np.empty_like(observation)
-    shifted[:, :-1] = observation[:, 1:]
-    return shifted
+                leaf[absent] = -1 if name == "indices" else 0
+    tensors = {name: map_leaves(rows._tensor, field) for name, field in fields.items()}
+    return SliceSamples(mask=rows._tensor(mask), weights=weights, **tensors)
