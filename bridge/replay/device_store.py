@@ -117,33 +117,36 @@ def to_device(rows: Rows, observation: Any, num_steps: int) -> Replay:
         new: Replay = jax.jit(create)()  # one compiled function instead of one for each array
         return new
 
-    def ends(leaf: np.ndarray, space: Any) -> jax.Array:
-        filled = np.zeros((num_ends, *space.shape), _dtype(leaf))
-        filled[: len(row)] = leaf[row, env_indices].reshape(-1, *space.shape)
-        return _put(filled)
-
-    def last(leaf: np.ndarray, space: Any) -> jax.Array:
-        return _put(leaf[(rows.pos - 1) % rows.buffer_size].reshape(num_envs, *space.shape))
-
-    def whole(leaf: np.ndarray, space: Any) -> jax.Array:
-        return _put(leaf[:capacity].reshape(capacity, num_envs, *space.shape))
-
+    # Each array is freed as soon as it was copied, and the large ones of the store come last.
+    take, position = vars(rows).pop, rows.pos
+    for name in ("dones", "timeouts"):
+        take(name)
+    following = take("next_observations")
+    final = map_leaves(lambda leaf: leaf[row, env_indices], following)
+    last = map_leaves(lambda leaf: leaf[(position - 1) % rows.buffer_size].copy(), following)
+    del following
     end_slot = np.full(num_ends, -1, np.int32)
     end_slot[: len(row)] = row * num_envs + env_indices
     tag[row, env_indices] = replay_tags.make_end(np.arange(len(row), dtype=np.int32), *ended)
-    position = rows.pos
-    following = vars(rows).pop("next_observations")  # each array is freed as soon as it was copied
-    parts = {
-        "end_observation": map_leaves(ends, following, rows.observation_space),
-        "last_observation": map_leaves(last, following, rows.observation_space),
-    }
-    del following
-    parts["observation"] = map_leaves(whole, vars(rows).pop("observations"), rows.observation_space)
-    parts["action"] = _put(vars(rows).pop("actions")[:capacity].reshape(capacity, num_envs, *shape))
-    parts["reward"] = _put(vars(rows).pop("rewards")[:capacity], float)
+
+    def put(leaf: np.ndarray, space: Any, *lead: int) -> jax.Array:
+        return _put(leaf[: lead[0]].reshape(*lead, *space.shape))
+
+    def ends(leaf: np.ndarray, space: Any) -> jax.Array:
+        filled = np.zeros((num_ends, *space.shape), leaf.dtype)
+        filled[: len(row)] = leaf.reshape(-1, *space.shape)
+        return _put(filled)
+
+    given = take("observations"), rows.observation_space
+    observations = map_leaves(lambda leaf, space: put(leaf, space, capacity, num_envs), *given)
+    del given
     return Replay(
-        **parts,
+        observation=observations,
+        action=_put(take("actions")[:capacity].reshape(capacity, num_envs, *shape)),
+        reward=_put(take("rewards")[:capacity], float),
         tag=_put(tag[:capacity]),
+        last_observation=map_leaves(lambda leaf, space: put(leaf, space, num_envs), last, rows.observation_space),
+        end_observation=map_leaves(ends, final, rows.observation_space),
         end_slot=_put(end_slot),
         num_ended=_put(np.int32(len(row))),
         position=_put(np.int32(position)),
@@ -198,6 +201,9 @@ def to_host(replay: Replay, rows: Rows) -> tuple[dict[str, Any], tuple[int, ...]
     tag[(position + np.arange(stored - size)) % stored] = 0  # what is not stored is marked as an end
     row, env_indices = replay_tags.is_end(tag).nonzero()
     ends = replay_tags.end_row(tag[row, env_indices])
+    final = map_leaves(lambda leaf: np.asarray(leaf)[ends], replay.end_observation)
+    for leaf in jax.tree.leaves((replay.end_observation, replay.end_slot)):
+        leaf.delete()  # each array is freed as soon as it was copied
 
     def moved(leaf: jax.Array, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         array = np.zeros((*lead, *shape), dtype)
@@ -205,13 +211,13 @@ def to_host(replay: Replay, rows: Rows) -> tuple[dict[str, Any], tuple[int, ...]
         leaf.delete()
         return array
 
-    def following(observation: np.ndarray, last: jax.Array, end: jax.Array) -> np.ndarray:
+    def following(observation: np.ndarray, last: jax.Array, ended: np.ndarray) -> np.ndarray:
         after, shape = np.zeros_like(observation), observation.shape[2:]
         for here, _ in columns.pieces(0, size, rows.buffer_size):
             after[here] = observation[np.arange(here.start + 1, here.stop + 1) % rows.buffer_size]
         if size:
             after[(position - 1) % rows.buffer_size] = np.asarray(last).reshape(num_envs, *shape)
-        after[row, env_indices] = np.asarray(end)[ends].reshape(-1, *shape)
+        after[row, env_indices] = ended.reshape(-1, *shape)
         return after
 
     action_dtype = rows._maybe_cast_dtype(rows.action_space.dtype)
@@ -224,8 +230,7 @@ def to_host(replay: Replay, rows: Rows) -> tuple[dict[str, Any], tuple[int, ...]
     # In the order of the space, because JAX sorts the keys of a dict.
     given = rows.obs_shape, rows.observation_space, replay.observation
     found["observations"] = map_leaves(lambda shape, space, leaf: moved(leaf, shape, space.dtype), *given)
-    ends_of = found["observations"], replay.last_observation, replay.end_observation
-    found["next_observations"] = map_leaves(following, *ends_of)
+    found["next_observations"] = map_leaves(following, found["observations"], replay.last_observation, final)
     # If all environments were left, and not only in the last steps of episodes, they were reset by hand.
     resets = (replay_tags.is_end(tag).all(1) & ~replay_tags.is_done(tag).all(1)).nonzero()[0] + 1
     if is_full:  # `Rows` counts anew, as if the buffer had gone round once
@@ -251,10 +256,14 @@ def _require_fits(name: str, array: np.ndarray) -> None:
 def _put(array: Any, dtype: Any = None) -> jax.Array:
     """Return a JAX array in newly allocated memory, which may be donated.
 
-    Not with `jnp.array`, which temporarily holds one more copy: as much memory again as the store takes.
+    `jnp.array` alone temporarily holds one more copy of memory that is not aligned, and JAX 0.10's `device_put` shares
+    memory that is, which is then not donated.
     """
-    put: jax.Array = jax.device_put(np.asarray(array, dtypes.canonicalize_dtype(dtype or array.dtype)), may_alias=False)
-    return put
+    array = np.asarray(array, dtypes.canonicalize_dtype(dtype or array.dtype))
+    put: jax.Array = jax.device_put(array, may_alias=False)
+    if put.unsafe_buffer_pointer() == array.ctypes.data:
+        put = jnp.copy(put)
+    return put.block_until_ready()  # until then, JAX keeps the NumPy array
 
 
 def _dtype(array: Any) -> Any:

@@ -95,6 +95,8 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
     def _upload(self, observation: Arrays, num_steps: int) -> Replay:
         """Return the rows as a store on one device, with its index of episodes."""
         extent, *per_env = self._index()
+        for name in ("ep_start", "ep_length", "_current_ep_start"):
+            del vars(self)[name]
         replay = super()._upload(observation, num_steps)
         episodes = Episodes(*map(jnp.array, (extent[: replay.capacity], *per_env)))
         return dataclasses.replace(replay, episodes=episodes)
