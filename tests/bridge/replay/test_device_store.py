@@ -188,6 +188,23 @@ def test_a_reset_by_hand_moves_no_row_and_ends_slices():
     np.testing.assert_array_equal(buffer.rewards, kept.rewards)
 
 
+@pytest.mark.parametrize("backend", ["jax", "serial"])
+def test_no_slice_crosses_the_reset_that_learn_makes(backend):
+    """In an environment whose observation is often the same before and after the reset."""
+    env = bridge.make_vec_env("FrozenLake-v1", 2, backend=backend, seed=0)
+    settings = {"learning_starts": 1000, "buffer_size": 500, "train_freq": 3, "seed": 0, "device": "cpu"}
+    model = bridge.DQN("MlpPolicy", env, **settings)
+    for _ in range(20):
+        model.learn(6)
+    buffer = model.replay_buffer
+    at_resets = np.arange(2, 57, 3)
+    same = (buffer.next_observations[at_resets] == buffer.observations[at_resets + 1])[..., 0]
+    assert (same & (buffer.dones[at_resets] == 0)).any()
+    assert buffer.resets[-1] == 57
+    slices = buffer.sample_slices(2000, 2)
+    assert not np.isin(slices.indices[:, 0] // 2, at_resets).any()
+
+
 # --- What is known without bringing it back --------------------------------------------------------------------------
 
 
