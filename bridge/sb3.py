@@ -28,8 +28,7 @@ Infos = list[dict[str, Any]]
 
 # Only in later versions of SB3.
 NStepReplayBuffer: Any = getattr(buffers, "NStepReplayBuffer", None)
-# bridge.ReplayBuffer, or bridge.HerReplayBuffer, replaces these: it holds the same data in less memory, and samples
-# faster.
+# bridge.ReplayBuffer, or bridge.HerReplayBuffer, replaces these: it has the same arrays, which can move to the device.
 SB3S_BUFFERS = (None, buffers.ReplayBuffer, buffers.DictReplayBuffer, NStepReplayBuffer, SB3sHerReplayBuffer)
 
 

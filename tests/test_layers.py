@@ -44,8 +44,6 @@ FLOORS = [
         "bridge.originals",
     ],
     ["bridge.vec_env", "bridge.translate"],
-    ["bridge.replay.store"],
-    ["bridge.replay.data"],
     ["bridge.replay"],
     ["bridge.host_env", "bridge.wrappers"],
     ["bridge.self_play"],
@@ -78,7 +76,6 @@ SHARED_NAMES = {
     "sb3": "jaxenvs.sb3 is public",
     "files": "the command's say in words what the core's raise",
     "hindsight": "of a store on the device, and of SB3's",
-    "replay_buffer": "SB3's interface, and the store inside",
 }
 
 

@@ -20,7 +20,7 @@ from bridge.engine.user_code.overrides import inner_environments, names_of_user_
 from bridge.errors import NotCompilable
 from bridge.originals import has_own_methods
 from bridge.replay import HerReplayBuffer
-from bridge.replay.store.attributes import why_not_on_device
+from bridge.replay.rows import why_not_on_device
 from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
 from bridge.translate.policies.exported_network import keeps_changing

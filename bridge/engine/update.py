@@ -18,7 +18,7 @@ from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout
 from bridge.engine.runtime import to_host
 from bridge.observations import map_parts
-from bridge.replay.store.samples import PrioritizedSamples
+from bridge.replay.replay_buffer import PrioritizedSamples
 from bridge.sb3 import Space
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import LearnerState, OffPolicySettings, OnPolicySettings, Rollout, Transitions
@@ -183,7 +183,7 @@ def _transitions(sample: Any, action_space: Space, gamma: float, from_host: Call
         reward=_array(sample.rewards)[:, 0],
         next_observation=from_host(map_parts(_array, sample.next_observations)),
         discount=continues * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
-        weight=_array(sample.weights) if isinstance(sample, PrioritizedSamples) else None,
+        weight=_array(sample.weights)[:, 0] if isinstance(sample, PrioritizedSamples) else None,
     )
 
 

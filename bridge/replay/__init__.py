@@ -1,6 +1,6 @@
-"""Replay buffers that store each observation once, and know the place of each transition in its episode."""
+"""Replay buffers with SB3's arrays, which draw slices of episodes and move to the device for compiled functions."""
 
-from bridge.replay.data.hindsight import HerReplayBuffer
-from bridge.replay.data.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
+from bridge.replay.hindsight import HerReplayBuffer
+from bridge.replay.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
 
 __all__ = ["HerReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer"]

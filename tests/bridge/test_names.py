@@ -12,7 +12,7 @@ RETIRED = {
     r"is_watched|quiet_steps|QuietCallback": "steps_until_needed",
     r"\btold\b": "report, info",
     r"\brecalled\b": "lstm_states",
-    r"\blen[dt]\b|\btake_ring\b": "to_device, on the device, ring_on_host",
+    r"\blen[dt]\b|\btake_ring\b": "to_device, on the device, to_host",
     r"\b(goes|going)_on\b": "can_continue",
     r"\b(Ran|Taken|Block)\b": "TrainingResults, EndedInfos",
     r"\b[Jj]udg": "evaluate",

@@ -127,7 +127,7 @@ def test_methods_replaced_before_bridge_remembers_a_class_are_noticed():
     result = python(
         "import functools\n"
         "from unittest.mock import Mock\n"
-        "from bridge.replay.data.replay_buffer import ReplayBuffer\n"
+        "from bridge.replay.replay_buffer import ReplayBuffer\n"
         "from bridge.vec_env.jax_vec_env import JaxVecEnv\n"
         "class Callable:\n    def __call__(self): pass\n"
         "def mine(): pass\n"

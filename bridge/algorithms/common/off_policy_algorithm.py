@@ -21,7 +21,7 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
-from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer, require_weights_known
+from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer, add_quickly, require_weights_known
 from bridge.engine.acting import Actor
 from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.engine.callbacks.known import looks, needs_rollouts, rollouts_per_call, steps_until_needed
@@ -43,8 +43,7 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings
 MOST_TOGETHER = 128
 # Added to errors that become priorities, so that every transition can still be drawn.
 LEAST_PRIORITY = 1e-6
-# A `learn` of at most this many steps takes less time in SB3's loop than in the compiled function of many steps.
-FEW_STEPS = 4
+FEW_STEPS = 4  # a `learn` of at most so many takes less time in SB3's loop than in the compiled function of many
 
 
 class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPolicyAlgorithm):
@@ -355,8 +354,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             return jax_steps.store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos)
         if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.user_code:
             return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
-        # SB3 first copies the observation, which replay buffers do again, and loops over the environments.
-        replay_buffer.add(self._last_obs, new_obs, buffer_action, reward, dones, infos)
+        add_quickly(replay_buffer, self._last_obs, new_obs, buffer_action, reward, dones, infos)
         self._last_original_obs, self._last_obs = self._last_obs, new_obs
         return None
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from bridge.algorithms.common.compiled_algorithm import SavePath
 from bridge.engine.plan import Plan
 from bridge.errors import NotCompilable
+from bridge.host_env.step_infos import StepInfos
 from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
-from bridge.replay.data import portable
+from bridge.replay.rows import Rows, as_sb3s
 from bridge.sb3 import SB3S_BUFFERS, NStepReplayBuffer
 
 
@@ -48,6 +51,13 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
             )
         super()._setup_model()
 
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        last_obs = self._last_obs
+        given = super()._setup_learn(*args, **kwargs)
+        if self._last_obs is not last_obs and isinstance(self.replay_buffer, Rows):
+            self.replay_buffer.mark_reset()  # SB3 has reset the environments
+        return given
+
     def save_replay_buffer(self, path: SavePath) -> None:
         """Save the replay buffer as a pickle, as SB3 does. SB3 can load it where bridge is not installed.
 
@@ -55,29 +65,28 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
           path: the file.
         """
         assert self.replay_buffer is not None, "The replay buffer is not defined"
-        portable.save(self.replay_buffer, path, self.verbose)
+        save_to_pkl(path, as_sb3s(self.replay_buffer), self.verbose)
 
     def load_replay_buffer(self, path: SavePath, truncate_last_traj: bool = True) -> None:
-        """Load a replay buffer as SB3 does. A buffer of SB3's class becomes one of bridge's that holds the same.
+        """Load a replay buffer as SB3 does. A buffer of SB3's class becomes one of bridge's with the same arrays.
 
         Args:
           path: the file.
           truncate_last_traj: for a HerReplayBuffer, end the unfinished episodes, as SB3 does.
         """
-        if self.engine != "torch" and (saved := portable.load(path, self.verbose)) is not None:
-            if isinstance(saved, HerReplayBuffer):
-                assert self.env is not None, "You must pass an environment at load time when using `HerReplayBuffer`"
-                saved.set_env(self.env)
-                if truncate_last_traj:
-                    saved.truncate_last_trajectory()
-            saved.device = self.device
-            self.replay_buffer = saved
-            return
         super().load_replay_buffer(path, truncate_last_traj)
-        assert self.replay_buffer is not None
         if self.engine != "torch" and type(self.replay_buffer) in SB3S_BUFFERS:
             ours: Any = HerReplayBuffer if type(self.replay_buffer) is SB3sHerReplayBuffer else ReplayBuffer
-            self.replay_buffer = ours.from_sb3(self.replay_buffer)
+            self.replay_buffer = ours.taking(self.replay_buffer)
+
+
+def add_quickly(buffer: Any, obs: Any, next_obs: Any, action: Any, reward: Any, dones: Any, infos: Any) -> None:
+    """Add a step in which no episode ended, as SB3's `_store_transition`, without a copy and a loop of its own."""
+    if isinstance(next_obs, dict):
+        next_obs = dict(next_obs)  # whose entries SB3's `add` may reshape
+    if type(infos) is StepInfos and not getattr(buffer, "copy_info_dict", False):
+        infos = [{}] * len(infos)  # they are created when they are read, and only those of ends matter
+    buffer.add(obs, next_obs, action, reward, dones, infos)
 
 
 def require_weights_known(buffer: Any, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Compiled `predict`: a policy as one small compiled function, for NumPy arrays, tensors and JAX arrays.
+"""Compiled `predict`: a policy as one small compiled function, for NumPy arrays, tensors and JAX columns.
 
 Tensors and JAX arrays are passed on without a copy to NumPy in between.
 """
@@ -25,7 +25,7 @@ from bridge.engine.plan import is_slower_compiled
 from bridge.engine.runtime import compile_meanwhile
 from bridge.errors import NotCompilable
 from bridge.observations import map_parts
-from bridge.replay.store.columns import to_host
+from bridge.replay.columns import to_host
 from bridge.sb3 import Space
 from bridge.translate.policies.exported_network import keeps_changing
 from bridge.translate.policies.off_policy import acting_part, acting_tensors, export_acting

@@ -149,7 +149,7 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
     progress, action_noise, key = algorithm._progress()
     # Last, because whatever fails from here on must return the store to the buffer.
     replay = bound(buffer.to_device(algorithm._last_obs, rows_to_come(algorithm), mesh))
-    episodes = min(episodes, buffer.episodes_left(replay), 2**31 - 1)
+    episodes = min(episodes, 2**31 - 1)
     limits = driver.Limits(np.int32(steps), np.int32(episodes))
     try:
         run, final_state, kept = compiled_function(mesh)(

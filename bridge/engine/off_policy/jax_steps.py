@@ -19,7 +19,7 @@ from bridge.engine.off_policy.compiled_training import rows_to_come, schedules
 from bridge.engine.plan import Plan
 from bridge.engine.runtime import to_host
 from bridge.engine.update import read_learner
-from bridge.replay.store.waiting_steps import write
+from bridge.replay.waiting_steps import write
 from bridge.sb3 import Infos, OffPolicy
 from bridge.translate.action_noise import write_noise_state
 from jaxenvs import VectorEnv

@@ -34,7 +34,7 @@ from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.originals import has_own_methods, is_shadowed, remember, remember_packages, replaced, routines
-from bridge.replay.store.attributes import is_known
+from bridge.replay.rows import is_known
 from bridge.sb3 import SB3S_BUFFERS
 from bridge.translate.user_modules.known_objects import is_outside
 from bridge.vec_env.jax_vec_env import JaxVecEnv

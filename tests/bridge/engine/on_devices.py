@@ -57,7 +57,7 @@ POLICIES = {"RecurrentPPO": "MlpLstmPolicy"}
 # Where the engine takes functions that divide from.
 DIVIDING = ["bridge.engine.on_policy.compiled_training", "bridge.engine.off_policy.compiled_training"]
 DIVIDING += ["bridge.engine.update", "bridge.vec_env.compiled_functions"]
-PLACING = ["bridge.vec_env.compiled_functions", "bridge.replay.store.device_store"]
+PLACING = ["bridge.vec_env.compiled_functions", "bridge.replay.device_store"]
 
 
 def make(name, over):

@@ -63,21 +63,18 @@ class History:
         return before, after, action, reward, done, infos
 
 
-class CountedTags:
-    """A column of tags that notes how many are read at once."""
+class CountedArray:
+    """An array that notes how many elements are read at once."""
 
-    def __init__(self, tag):
-        self.tag, self.read = tag, []
+    def __init__(self, array):
+        self.array, self.read = array, []
 
     def __getattr__(self, name):
-        return getattr(self.tag, name)
+        return getattr(self.array, name)
 
     def reshape(self, *shape):
         return self
 
-    def take(self, slots, mode):
+    def take(self, slots, axis, out, mode):
         self.read.append(np.size(slots))
-        return self.tag.reshape(-1).take(slots, mode=mode)
-
-    def __getitem__(self, index):
-        return self.tag[index]
+        return self.array.reshape(-1).take(slots, mode=mode)

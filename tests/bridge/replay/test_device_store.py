@@ -12,9 +12,9 @@ from stable_baselines3.common import buffers
 
 import bridge
 from bridge import JaxVecEnv, ReplayBuffer
-from bridge.replay.store import device_store
+from bridge.replay import device_store
 from jaxenvs import Environment, TimeStep, environment, static, struct
-from tests.bridge.algorithms.off_policy.off_policy_models import OWN, assert_equal, make, make_env, state_of
+from tests.bridge.algorithms.off_policy.off_policy_models import OWN, make, make_env
 from tests.environments import Counter
 from tests.tiers import tiered
 
@@ -153,37 +153,56 @@ def test_sb3_goes_on_with_a_buffer_whose_keys_are_in_any_order(tmp_path):
 # --- Short episodes -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def few_ends(monkeypatch):
-    """Side rings as those of large stores are: an eighth of the slots, at first."""
-    monkeypatch.setattr(device_store, "SMALL_ENDS", 0)
-
-
-def test_episodes_of_one_step_lose_no_transition_and_coming_back_for_room_changes_no_bit(few_ends, monkeypatch):
-    tight, sizes = make(env=make_env(length=1), learning_rate=1e-2), []
-    for _ in range(2):
-        tight.learn(80, reset_num_timesteps=False)
-        sizes.append(tight.replay_buffer.size())
-    assert sizes == [40, 80]
-    tight.learn(80, reset_num_timesteps=False)
-    buffer = tight.replay_buffer
+def test_episodes_of_one_step_lose_no_transition():
+    model, sizes = make(env=make_env(length=1), learning_rate=1e-2), []
+    for _ in range(3):
+        model.learn(80, reset_num_timesteps=False)
+        sizes.append(model.replay_buffer.size())
+    assert sizes == [40, 80, 100]
+    buffer = model.replay_buffer
     assert buffer.full
     np.testing.assert_array_equal(buffer.next_observations[..., 0], buffer.observations[..., 0] + 1)
-    monkeypatch.setattr(device_store, "SMALL_ENDS", 2**22)
-    roomy = make(env=make_env(length=1), learning_rate=1e-2)
-    for _ in range(3):
-        roomy.learn(80, reset_num_timesteps=False)
-    assert_equal(state_of(tight), state_of(roomy))
 
 
-def test_room_for_ends_grows_no_further_than_it_must(few_ends):
-    buffer = ReplayBuffer(640, spaces.Box(-1, 1, (2,)), spaces.Discrete(2), device="cpu", n_envs=2)
-    zeros = np.zeros((2, 2))
-    for step in range(300):
-        buffer.add(zeros, zeros, zeros[0], zeros[0], np.full(2, step % 50 == 49), [{}] * 2)
-    store = buffer.to_device(zeros, 4)
-    assert store.num_ends == 80
-    assert buffer.to_device(zeros, 4) is store
+def test_a_reset_by_hand_moves_no_row_and_ends_slices():
+    """Also where no observation shows it, and on the device as on the host."""
+    arguments = (60, spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
+    buffer, kept = (ReplayBuffer(*arguments, device="cpu", n_envs=2) for _ in range(2))
+    zeros, no = np.zeros((2, 2), np.float32), np.zeros(2, bool)
+    step = jax.jit(lambda store, reward: store.add(zeros, no.astype(int), reward, no, no, zeros, zeros))
+    for number in range(50):
+        if number % 7 == 0:
+            buffer.mark_reset()
+            kept.mark_reset()
+        store = buffer.to_device(zeros, 4)
+        buffer.keep_on_device(step(store, np.full(2, number, np.float32)))
+        assert buffer.is_on_device
+        kept.add(zeros, zeros, no.astype(int), np.full(2, number), no, [{}, {}])
+        if number in (20, 40):
+            assert buffer.rewards[number % 30, 0] == number  # moved to the host
+    for each in (buffer, kept):
+        assert (each.size(), each.pos, each.full, each.dones.sum()) == (30, 20, True, 0)
+        slices = each.sample_slices(200, 7)
+        assert set(slices.rewards[:, 0].tolist()) == {21, 28, 35, 42}
+        assert slices.truncated[slices.rewards[:, -1] < 48][:, -1].all()
+    np.testing.assert_array_equal(buffer.rewards, kept.rewards)
+
+
+@pytest.mark.parametrize("backend", ["jax", "serial"])
+def test_no_slice_crosses_the_reset_that_learn_makes(backend):
+    """In an environment whose observation is often the same before and after the reset."""
+    env = bridge.make_vec_env("FrozenLake-v1", 2, backend=backend, seed=0)
+    settings = {"learning_starts": 1000, "buffer_size": 500, "train_freq": 3, "seed": 0, "device": "cpu"}
+    model = bridge.DQN("MlpPolicy", env, **settings)
+    for _ in range(20):
+        model.learn(6)
+    buffer = model.replay_buffer
+    at_resets = np.arange(2, 57, 3)
+    same = (buffer.next_observations[at_resets] == buffer.observations[at_resets + 1])[..., 0]
+    assert (same & (buffer.dones[at_resets] == 0)).any()
+    assert buffer.resets[-1] == 57
+    slices = buffer.sample_slices(2000, 2)
+    assert not np.isin(slices.indices[:, 0] // 2, at_resets).any()
 
 
 # --- What is known without bringing it back --------------------------------------------------------------------------
@@ -224,10 +243,8 @@ def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is
     jax.jit(lambda replay: jax.tree.map(lambda leaf: leaf + 1, replay), donate_argnums=0)(store)
     buffer.keep_on_device(store)
     for look in (
-        buffer.size,
-        lambda: buffer.pos,
-        lambda: buffer.full,
         lambda: buffer.sample(2),
+        lambda: buffer.add(*step),
         lambda: buffer.dones.sum(),
     ):
         with pytest.raises(
@@ -303,9 +320,9 @@ def test_steps_that_wait_survive_an_exception_in_the_function_that_writes_them(m
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("bridge.replay.store.waiting_steps._write", fails)
+        patch.setattr("bridge.replay.waiting_steps._write", fails)
         with pytest.raises(MemoryError):
-            buffer.size()
+            buffer.rewards[0]
     assert buffer.size() == 1
     assert buffer.rewards[0] == 1
 
@@ -322,5 +339,5 @@ def test_an_interrupted_copy_to_the_host_loses_nothing(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(device_store, "to_host", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            buffer.ring_on_host()
+            buffer.rewards[0]
     assert buffer.rewards[0] == 1

@@ -12,7 +12,6 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from bridge.replay import HerReplayBuffer
-from jaxenvs.learn import DQN
 from jaxenvs.learn.off_policy.store.episode_index import Episodes
 from tests.tiers import tiered
 
@@ -98,8 +97,6 @@ def test_samples_are_those_of_sb3s_from_the_same_seed(strategy, settings, n_envs
         sampled.append(assert_same_samples(ours, theirs, step))
     assert True in sampled
     assert False in sampled
-    with pytest.raises(ValueError, match="read-only"):
-        ours.ep_length[3] = 0
 
 
 def test_what_sb3s_holds_goes_on_here_at_any_time():
@@ -182,7 +179,7 @@ def test_a_pickle_has_no_environments_and_asks_for_them():
     for added in history(1, 15):
         buffer.add(*added)
     loaded = pickle.loads(pickle.dumps(buffer))
-    with pytest.raises(AssertionError, match="set_env must be called"):
+    with pytest.raises(AssertionError, match="You must initialize HerReplayBuffer with a VecEnv"):
         loaded.sample(8)
     loaded.set_env(buffer.env)
     assert assert_same_samples(loaded, buffer, 0)
@@ -251,29 +248,10 @@ def test_episodes_in_a_program_are_those_of_the_host():
     for step, added in enumerate(history(n_envs, 150, seed=7, late=0.03)):
         buffer.add(*added)
         episodes = add(episodes, np.int32(step % ROWS), added[4])
-        for name in ("extent", "begin", "count"):
-            np.testing.assert_array_equal(getattr(episodes, name), getattr(buffer._episodes, name), err_msg=name)
+        extent, begin, first, count, oldest = buffer._index()
+        stored = slice(0, buffer.size())
+        for name, expected in {"extent": extent, "begin": begin, "count": count}.items():
+            np.testing.assert_array_equal(np.asarray(getattr(episodes, name))[stored], expected[stored], err_msg=name)
         there = np.asarray(episodes.count) > 0
-        np.testing.assert_array_equal(np.asarray(episodes.first)[there], buffer._episodes.first[there])
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"goal_selection_strategy": "past"}, ValueError, "goal_selection_strategy must be one of .*, got 'past'"),
-        ({"n_envs": 0}, ValueError, "n_envs must be a positive int, got 0"),
-    ],
-)
-def test_wrong_arguments_are_named(settings, error, message):
-    with pytest.raises(error, match=message):
-        HerReplayBuffer(20, SPACE, ACTIONS, Rewards(), **settings)
-
-
-def test_what_tells_of_no_goals_is_refused():
-    with pytest.raises(
-        TypeError, match="needs a Dict observation space with observation, achieved_goal, desired_goal, got a Box"
-    ):
-        HerReplayBuffer(20, ACTIONS, ACTIONS, Rewards())
-    with pytest.raises(TypeError, match="got a Dict with observation"):
-        HerReplayBuffer(20, spaces.Dict({"observation": ACTIONS}), ACTIONS, Rewards())
-    assert DQN().hindsight is None
+        np.testing.assert_array_equal(np.asarray(episodes.first)[there], first[there])
+        np.testing.assert_array_equal(np.asarray(episodes.oldest)[there], oldest[there])

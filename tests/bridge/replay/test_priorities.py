@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bridge import ReplayBuffer
-from bridge.replay.data.priorities import WIDTH, SumTree
+from bridge.replay.priorities import WIDTH, SumTree
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -30,7 +30,7 @@ def make(rows=20, num_envs=2, capacity=16, alpha=1.0, episode_length=7, **kwargs
 
 
 def slots_of(buffer):
-    return torch.arange(buffer.ring_on_host().num_slots)
+    return torch.arange(buffer.buffer_size * buffer.n_envs)
 
 
 @settings(max_examples=40, deadline=None)
@@ -74,7 +74,7 @@ def test_weights_make_up_for_priorities_and_the_greatest_is_one():
     buffer.update_priorities(slots_of(buffer), torch.arange(1.0, 33.0))
     samples = buffer.sample(500)
     expected = (1 / (samples.indices + 1.0)).float()
-    torch.testing.assert_close(samples.weights, expected / expected.max())
+    torch.testing.assert_close(samples.weights[:, 0], expected / expected.max())
     buffer.beta = 0.0
     assert (buffer.sample(10).weights == 1).all()
 
@@ -107,7 +107,7 @@ def test_slices_are_drawn_in_proportion_to_the_sum_of_their_priorities():
     expected = [40_000 * value / total for value in wanted.values()]
     assert stats.chisquare([drawn[slots] for slots in wanted], expected).pvalue > 1e-4
     sums = torch.tensor([wanted[tuple(slots)] for slots in samples.indices.numpy()])
-    torch.testing.assert_close(samples.weights, (sums.min() / sums).float())
+    torch.testing.assert_close(samples.weights[:, 0], (sums.min() / sums).float())
     assert (torch.diff(samples.rewards, dim=1) == 2).all()
 
 
@@ -175,7 +175,8 @@ def test_dict_observations_have_priorities_too():
     history.fill(30, buffer)
     samples = buffer.sample(9)
     assert samples.observations["image"].shape == (9, 2, 2, 1)
-    assert samples.weights.shape == samples.indices.shape == (9,)
+    assert samples.indices.shape == (9,)
+    assert samples.weights.shape == samples.rewards.shape == samples.dones.shape == (9, 1)
 
 
 def test_columns_of_a_slice_without_a_step_change_no_priority():
@@ -195,7 +196,7 @@ def test_slots_that_are_not_stored_get_no_priority():
     stored = 5 * buffer.n_envs
     assert set(buffer.sample(500).indices.tolist()) == set(range(stored))
     with pytest.raises(ValueError, match="indices must be the indices of samples"):
-        buffer.update_priorities(torch.tensor([buffer.ring_on_host().num_slots]), torch.ones(1))
+        buffer.update_priorities(torch.tensor([buffer.buffer_size * buffer.n_envs]), torch.ones(1))
     buffer.reset()
     buffer.update_priorities(torch.arange(stored), torch.ones(stored))
     assert buffer.priorities.tree.total == 0

@@ -15,9 +15,6 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bridge import ReplayBuffer
-from bridge.host_env.step_infos import StepInfos
-from bridge.replay.store import ring
-from bridge.vec_env.infos import QuietInfos
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
 HAS_N_STEP = hasattr(buffers, "NStepReplayBuffer")
@@ -41,13 +38,6 @@ def assert_same_samples(ours, theirs, **kwargs):
             np.testing.assert_array_equal(our_leaf, their_leaf, err_msg=name)
 
 
-@pytest.fixture(params=[0, 4096])
-def few_bytes(request, monkeypatch):
-    """The size up to which observations are compared as bytes."""
-    monkeypatch.setattr(ring, "FEW_BYTES", request.param)
-
-
-@pytest.mark.usefixtures("few_bytes")
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("space", OBSERVATIONS)
 @pytest.mark.parametrize("handle_timeout_termination", [True, False])
@@ -120,19 +110,6 @@ def test_vec_normalize_is_honoured_as_by_sb3(space):
     assert_same_samples(ours, theirs, env=env)
 
 
-def test_infos_are_read_where_an_episode_ended_alone():
-    class Infos:
-        def __getitem__(self, index):
-            assert index == 1
-            return {"TimeLimit.truncated": True}
-
-    buffer, observation = make(), np.zeros((3, 3), np.float32)
-    buffer.add(observation, observation, np.zeros((3, 2)), np.zeros(3), np.array([False, True, False]), Infos())
-    np.testing.assert_array_equal(buffer.timeouts[0], [0, 1, 0])
-    unread = StepInfos(QuietInfos(3), lambda infos: pytest.fail("The infos were read."))
-    buffer.add(observation, observation, np.zeros((3, 2)), np.zeros(3), np.zeros(3, bool), unread)
-
-
 def test_what_is_given_may_be_overwritten():
     buffer, history = make(), History(3, OBSERVATIONS["vector"], 0, end_probability=0.5)
     observation, following, *rest = history.next()
@@ -153,43 +130,11 @@ def test_samples_are_in_memory_of_their_own():
         np.testing.assert_array_equal(old, new)
 
 
-@pytest.mark.usefixtures("few_bytes")
 def test_nan_in_observations_does_not_end_an_episode():
     buffer, observation = make(num_envs=1), np.array([[1, np.nan, 2]], np.float32)
     for _ in range(3):
         buffer.add(observation, observation, np.zeros((1, 2)), np.zeros(1), np.zeros(1, bool), [{}])
-    assert not buffer.dones.any()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "value"),
-    [
-        (0, np.zeros((2, 3))),
-        (1, np.zeros((3, 4))),
-        (2, np.zeros((3, 3))),
-        (3, np.zeros(4)),
-        (4, np.zeros(2, bool)),
-    ],
-)
-def test_an_add_of_a_wrong_shape_raises_and_changes_nothing(wrong, value):
-    buffer, history = make(), History(3, OBSERVATIONS["vector"], 0)
-    history.fill(5, buffer)
-    before = pickle.dumps(buffer)
-    transition = list(history.next())
-    transition[wrong] = value
-    with pytest.raises(ValueError, match="got"):
-        buffer.add(*transition)
-    assert pickle.dumps(buffer) == before
-
-
-def test_a_dict_without_a_key_is_named_and_changes_nothing():
-    buffer, history = make("dict"), History(3, OBSERVATIONS["dict"], 0)
-    observation, *rest = history.next()
-    with pytest.raises(ValueError, match=r"obs must be a dict with the keys \['image', 'which'\], got \['image'\]"):
-        buffer.add({"image": observation["image"]}, *rest)
-    with pytest.raises(ValueError, match=r"obs must be a dict with the keys \['image', 'which'\], got ndarray"):
-        buffer.add(observation["image"], *rest)
-    assert buffer.size() == 0
+    assert buffer.sample_slices(2, 3).mask.all()
 
 
 @pytest.mark.skipif(HAS_N_STEP, reason="this version of Stable-Baselines3 has n-step returns")
@@ -223,7 +168,11 @@ def test_a_pickled_buffer_goes_on_where_it_was():
     assert_same_samples(loaded, buffer)
 
 
-def test_memory_of_a_transition_is_at_most_six_tenths_of_sb3s():
+def num_bytes(holder):
+    return sum(each.nbytes for each in vars(holder).values() if isinstance(each, np.ndarray))
+
+
+def test_memory_is_that_of_sb3s_and_a_tenth_more_with_slices():
     arguments = (3_000, spaces.Box(-1, 1, (17,), np.float32), spaces.Box(-1, 1, (6,), np.float32))
     theirs = buffers.ReplayBuffer(*arguments, device="cpu")
     ours = ReplayBuffer(*arguments, device="cpu")
@@ -231,9 +180,9 @@ def test_memory_of_a_transition_is_at_most_six_tenths_of_sb3s():
     for step in range(3_000):
         done[0] = step % 200 == 199
         ours.add(observation, observation, np.zeros((1, 6)), np.zeros(1), done, [{}])
-    holders = (theirs, ours.ring_on_host())
-    sizes = [sum(x.nbytes for x in vars(holder).values() if isinstance(x, np.ndarray)) for holder in holders]
-    assert sizes[1] <= 0.6 * sizes[0]
+    assert num_bytes(ours) == num_bytes(theirs)
+    ours.sample_slices(2, 2)
+    assert num_bytes(ours) + num_bytes(ours._episodes) <= 1.1 * num_bytes(theirs)
 
 
 def dqn(**kwargs):
@@ -257,7 +206,7 @@ def test_stock_algorithms_learn_the_very_same_on_it(make_model):
 
 
 def test_stock_algorithms_save_and_load_it():
-    model = sac(replay_buffer_class=ReplayBuffer, optimize_memory_usage=True).learn(120)
+    model = sac(replay_buffer_class=ReplayBuffer).learn(120)
     file = io.BytesIO()
     model.save_replay_buffer(file)
     file.seek(0)
@@ -267,24 +216,36 @@ def test_stock_algorithms_save_and_load_it():
     other.learn(60)
 
 
+def test_optimize_memory_usage_means_what_it_means_in_sb3():
+    settings = {"optimize_memory_usage": True, "handle_timeout_termination": False, "num_envs": 2}
+    ours, theirs = (make(cls=cls, **settings) for cls in (ReplayBuffer, buffers.ReplayBuffer))
+    history = History(2, OBSERVATIONS["vector"], 0)
+    for _ in range(45):
+        history.fill(1, ours, theirs)
+        assert_same_samples(ours, theirs)
+    slices = ours.sample_slices(200, 3)
+    newest = (ours.pos - 1) % ours.buffer_size
+    assert (slices.indices // 2 != ours.pos).all()  # its observation was overwritten by the newest next observation
+    assert (slices.indices[:, :-1] // 2 != newest).all()
+    assert (slices.observations[:, 1:] == slices.next_observations[:, :-1]).all()
+    rows = np.arange(3.0)[:, None].repeat(2, 1)
+    observations, actions, no = rows[..., None].repeat(3, 2), rows[..., None].repeat(2, 2), rows < 0
+    ours.add_rollout(observations, actions, rows, no, no, observations + 1)
+    for step in range(3):
+        theirs.add(observations[step], observations[step] + 1, actions[step], rows[step], no[step], [{}, {}])
+    assert_same_samples(ours, theirs)
+    with pytest.raises(ValueError, match="simultaneously"):
+        make(optimize_memory_usage=True)
+    with pytest.raises(ValueError, match="optimize_memory_usage must be False with n_steps above 1"):
+        make(optimize_memory_usage=True, n_steps=3, handle_timeout_termination=False)
+
+
 def test_an_unknown_storage_is_named():
     with pytest.raises(ValueError, match="storage must be 'ram' or 'memmap', got 'disk'"):
         make(storage="disk")
 
 
 # --- Under SB3's names ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("space", ["vector", "dict"])
-def test_extend_adds_steps_one_after_the_other_as_sb3s_does(space):
-    ours, theirs = make(space), make(space)
-    history = History(3, OBSERVATIONS[space], 0)
-    steps = [history.next() for _ in range(5)]
-    for step in steps:
-        theirs.add(*step)
-    *arrays, infos = zip(*steps)
-    ours.extend(*(jax.tree.map(lambda *parts: np.stack(parts), *each) for each in arrays), infos)
-    assert_same_samples(ours, theirs)
 
 
 def test_what_a_buffer_holds_extends_another_as_sb3s():
@@ -299,16 +260,6 @@ def test_what_a_buffer_holds_extends_another_as_sb3s():
         each.extend(*arrays, infos)
     np.testing.assert_array_equal(ours.timeouts, given.timeouts)
     assert_same_samples(ours, theirs)
-
-
-def test_extend_says_where_rollouts_of_arrays_go_and_changes_nothing():
-    buffer, zeros = make(), np.zeros((5, 3))
-    observation = np.zeros((5, 3, 3))
-    with pytest.raises(TypeError, match=r"infos must be a list .* got a ndarray\. .* call add_rollout"):
-        buffer.extend(observation, np.zeros((5, 3, 2)), zeros, zeros, zeros, observation)
-    with pytest.raises(ValueError, match="reward must have as many steps as infos, 4"):
-        buffer.extend(observation[:4], observation[:4], np.zeros((4, 3, 2)), zeros, zeros[:4], [[{}] * 3] * 4)
-    assert buffer.size() == 0
 
 
 @with_n_steps

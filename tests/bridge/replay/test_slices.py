@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from scipy import stats
 
 from bridge import ReplayBuffer
-from tests.bridge.replay.histories import ACTION, OBSERVATIONS, CountedTags
+from tests.bridge.replay.histories import ACTION, OBSERVATIONS, CountedArray
 
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 
@@ -40,7 +40,7 @@ class Oracle:
                     "observations": self.observation[index],
                     "next_observations": after,
                     "terminated": bool(end & 1),
-                    "truncated": bool(end & 2),
+                    "truncated": end == 2,  # SB3's arrays cannot say that both hold
                     "rewards": float(next(self.serial)),
                 }
                 self.slots[index].append(slot)
@@ -59,12 +59,9 @@ class Oracle:
         """One `add` of a row."""
         rows = {name: column[0] for name, column in self.rows([ends]).items()}
         infos = [{"TimeLimit.truncated": bool(flag)} for flag in rows["truncated"] & ~rows["terminated"]]
-        for index, end in enumerate(ends):
-            if end == 3:  # SB3's infos cannot say so
-                self.slots[index][-1]["truncated"] = False
         self.buffer.add(
-            rows["observations"],
-            rows["next_observations"],
+            rows["observations"][:, None],
+            rows["next_observations"][:, None],
             np.zeros((self.num_envs, 2)),
             rows["rewards"],
             rows["terminated"] | rows["truncated"],
@@ -91,26 +88,29 @@ class Oracle:
         for slots in self.slots:
             for _, episode in itertools.groupby(slots, key=lambda slot: slot["episode"]):
                 slots = [dict(slot) for slot in episode]
-                if slots[0]["terminated"] or slots[0]["truncated"]:
-                    slots[0]["episode_steps"] = 0  # of an episode of which the end alone is stored
                 found += [slots[start : start + length] for start in range(len(slots) - length + 1)]
                 if len(slots) < length and not strict:
                     found.append(slots)
         return {tuple(slot["rewards"] for slot in window): window for window in found}
 
 
-def check(samples, windows, length, burn_in=0, episodes=None):
+def check(samples, windows, length, burn_in=0):
     """Every slice is a window; returns which ones."""
     drawn = []
     for i in range(len(samples.mask)):
         real = samples.mask[i, burn_in:].numpy()
         assert (np.sort(real)[::-1] == real).all()  # padding is at the end
         window = windows[tuple(samples.rewards[i, burn_in:].numpy()[real].tolist())]
-        names = ("episode_steps", "observations", "next_observations", "terminated", "truncated")
-        for name in names:
+        for name in ("observations", "next_observations", "terminated", "truncated"):
             values = getattr(samples, name)[i, burn_in:].numpy()
             assert values[real].reshape(-1).tolist() == [slot[name] for slot in window], name
             assert not values[~real].any(), name
+        # Steps before the first draw of slices count from the oldest row that was stored then.
+        steps = samples.episode_steps[i, burn_in:].numpy()
+        expected = np.array([slot["episode_steps"] for slot in window])
+        assert (np.diff(steps[real]) == 1).all()
+        assert steps[0] <= expected[0]
+        assert (steps[~real] == 0).all()
         drawn.append(tuple(slot["rewards"] for slot in window))
     return drawn
 
@@ -252,6 +252,39 @@ def test_a_rollout_of_any_array_is_stored_as_by_adds(kind):
         np.testing.assert_array_equal(getattr(many, name), getattr(one, name), err_msg=name)
 
 
+def test_steps_are_counted_on_after_the_first_draw():
+    """Also of an episode that is longer than the buffer, and in episodes that begin after a reset by hand."""
+    oracle = Oracle(7, 2)
+    for row in range(60):
+        oracle.add([int(row == 40), 0])
+        if row == 50:
+            oracle.buffer.mark_reset()  # which no observation shows
+        samples = oracle.buffer.sample_slices(20, 1)
+        env_indices = samples.indices[:, 0].numpy() % 2
+        begin = np.where(env_indices == 0, 41 if row > 46 else 0, 0)
+        begin = np.where(row > 56, 51, begin)
+        if row < 40 or 46 < row <= 50 or row > 56:
+            steps = row - (row - samples.indices[:, 0].numpy() // 2) % 7 - begin
+            np.testing.assert_array_equal(samples.episode_steps[:, 0], steps)
+    assert not np.isin(oracle.buffer.sample_slices(300, 2).episode_steps[:, 1], 0).any()
+
+
+@pytest.mark.parametrize(("rows", "longest"), [(1, 1), (5, 5), (30, 17)])  # of rows 13 to 32
+def test_a_reset_that_no_observation_shows_ends_slices(rows, longest):
+    buffer, zeros = ReplayBuffer(40, NUMBER, ACTION, device="cpu", n_envs=2), np.zeros((2, 1))
+    for number in range(33):
+        buffer.add(zeros, zeros, np.zeros((2, 2)), np.full(2, number), np.zeros(2, bool), [{}, {}])
+        if number % rows == rows - 1:
+            buffer.mark_reset()
+        if number == 3:
+            buffer.sample_slices(2, 1)
+    samples = buffer.sample_slices(100, longest)
+    assert (samples.rewards[:, -1] % rows == rows - 1).all()
+    assert samples.truncated[samples.rewards[:, -1] < 32, -1].all()
+    with pytest.raises(ValueError, match="slice_len must be at most"):
+        buffer.sample_slices(1, longest + 1)
+
+
 def test_observations_of_another_dtype_go_on_with_the_episode():
     buffer = ReplayBuffer(20, OBSERVATIONS["vector"], ACTION, device="cpu")
     numbers = np.random.default_rng(0).normal(size=(9, 1, 3))  # float64, stored as float32
@@ -301,13 +334,13 @@ def test_an_empty_buffer_and_an_extend_of_a_wrong_shape_say_so():
 
 
 @pytest.mark.parametrize("rows", [1_000, 100_000])
-def test_a_draw_reads_as_few_tags_whatever_is_stored(rows):
+def test_a_draw_reads_as_few_slots_whatever_is_stored(rows):
     buffer = ReplayBuffer(rows * 2, NUMBER, ACTION, device="cpu")
     number = np.zeros((rows, 1))
     ends = np.arange(rows)[:, None] % 100 == 99
     buffer.add_rollout(number, np.zeros((rows, 1, 2)), number, ends, ends & False, number)
-    ring = buffer.ring_on_host()
-    ring.tag = counted = CountedTags(ring.tag)
+    buffer.sample_slices(64, 4)
+    buffer._episodes.steps = counted = CountedArray(buffer._episodes.steps)
     assert buffer.sample_slices(64, 4).mask.all()
     assert max(counted.read) <= 64 * 4
 

@@ -234,19 +234,6 @@ class Replay:
             episodes=None if self.episodes is None else self.episodes.add(self.position, done),
         )
 
-    def free_ends(self) -> jax.Array:
-        """Return how many more episodes may end, int32, before rows are forgotten because the ring of ends is full.
-
-        This is a lower bound, because steps that are overwritten meanwhile free further rows. It reads the whole ring.
-        """
-        rows = (self.num_ended + jnp.arange(self.num_ends, dtype=jnp.int32)) % self.num_ends  # the next one first
-        slots = self.end_slot[rows]
-        tags = _take(self.tag.reshape(-1), jnp.maximum(slots, 0))
-        is_needed = (slots >= 0) & replay_tags.is_end(tags) & (replay_tags.end_row(tags) == rows)
-        # Ends become unneeded in the order in which they were written.
-        free: jax.Array = jnp.sum(~is_needed, dtype=jnp.int32)
-        return free
-
     def draw(self, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Sample slots, uniformly from all that are stored.
 

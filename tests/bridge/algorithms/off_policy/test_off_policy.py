@@ -16,7 +16,7 @@ import bridge
 from bridge.algorithms.common import off_policy_algorithm
 from bridge.engine.callbacks.callback_schedule import Pace, ScheduledCallback
 from bridge.engine.off_policy import compiled_training
-from bridge.replay.store import device_store
+from bridge.replay import device_store
 from jaxenvs.learn.off_policy.iteration import NOISE_BYTES
 from tests.bridge.algorithms.off_policy.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder

@@ -64,7 +64,7 @@ class Plain:
         target = data.rewards[:, 0] + (1 - data.dones[:, 0]) * self.gamma * next_values
         values = torch.stack([values[:, 0] for values in self.policy.critic(data.observations, data.actions)])
         errors = values - target.detach()
-        step(self.policy.critic.optimizer, factor * (data.weights * errors**2).mean(dim=1).sum())
+        step(self.policy.critic.optimizer, factor * (data.weights[:, 0] * errors**2).mean(dim=1).sum())
         return errors.detach().abs().mean(dim=0)
 
     def polyak(self, *names):
@@ -92,7 +92,7 @@ def dqn(plain, data):
     errors = policy.q_net(data.observations).gather(1, data.actions.long())[:, 0] - target
     losses = torch.where(errors.abs() < 1, 0.5 * errors**2, errors.abs() - 0.5)
     plain.normal(1)  # takes the next key
-    step(policy.optimizer, (data.weights * losses).mean(), policy.parameters())
+    step(policy.optimizer, (data.weights[:, 0] * losses).mean(), policy.parameters())
     return errors.detach().abs()
 
 

@@ -119,19 +119,3 @@ def test_a_store_keeps_all_steps_of_the_shortest_episodes():
 def test_ends_of_large_observations_take_an_eighth_of_the_slots():
     shapes = jax.eval_shape(lambda: Replay.create(80_000, jnp.zeros((NUM_ENVS, 999)), jnp.zeros(NUM_ENVS)))
     assert shapes.num_ends == 20_000
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**31), st.integers(0, 40), st.sampled_from([0.05, 0.3, 0.7]))
-def test_so_many_episodes_may_end_as_are_said_and_no_row_is_forgotten(seed, num_steps, end_rate):
-    replay, rng = EMPTY, np.random.default_rng(seed)
-    for step in history(rng, num_steps, end_rate):
-        replay = add(replay, step)
-    free, size, ended = int(replay.free_ends()), int(replay.size), int(replay.num_ended)
-    assert free >= NUM_ENDS - ended
-    for step in history(rng, 30, end_rate):
-        replay = add(replay, step)
-        if int(replay.num_ended) - ended > free:
-            break
-        size = min(size + 1, CAPACITY)
-        assert int(replay.size) == size

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from bridge.replay.data import windows
-from bridge.replay.store.ring import Ring
+from bridge.replay import columns, windows
+from bridge.replay.episode_index import Episodes
+
+if TYPE_CHECKING:
+    from bridge.replay.rows import Rows
 
 # Children of a node. A draw goes through few levels, and reads all children of a node at once, which are adjacent in
 # memory.
@@ -66,36 +71,40 @@ class SumTree:
 
 
 class Priorities:
-    """The priorities of the slots of a ring.
+    """The priorities of the slots of a replay buffer, row * n_envs + environment.
 
     Attributes:
       tree: priorities to the power of `alpha`.
       greatest: the greatest priority so far, which new slots get.
     """
 
-    def __init__(self, ring: Ring, alpha: float) -> None:
+    def __init__(self, rows: Rows, alpha: float) -> None:
         """Give all stored slots the same priority."""
         self.alpha, self.greatest = alpha, 1.0
-        self.tree = SumTree(ring.num_slots)
-        self.mark_written(ring, ring.size)
+        self.tree = SumTree(rows.buffer_size * rows.n_envs)
+        self._added = rows.num_added() - rows.stored()[1]
+        self.mark_written(rows)
 
-    def mark_written(self, ring: Ring, rows: int) -> None:
-        """Give the slots of the last `rows` rows the greatest priority."""
-        rows, num_envs, value = min(rows, ring.capacity), ring.num_envs, self.greatest**self.alpha
-        start = ring.position - rows
-        if start < 0:
-            self.tree.set_range((start + ring.capacity) * num_envs, ring.num_slots, value)
-        self.tree.set_range(max(start, 0) * num_envs, ring.position * num_envs, value)
+    def mark_written(self, rows: Rows) -> None:
+        """Give the slots of all rows written since the last call the greatest priority."""
+        added = rows.num_added()
+        new, self._added = min(added - self._added, rows.buffer_size), added
+        value = self.greatest**self.alpha
+        for row, _ in columns.pieces((rows.pos - new) % rows.buffer_size, new, rows.buffer_size):
+            self.tree.set_range(row.start * rows.n_envs, row.stop * rows.n_envs, value)
 
-    def update(self, ring: Ring, slots: np.ndarray, priorities: np.ndarray) -> None:
+    def update(self, rows: Rows, slots: np.ndarray, priorities: np.ndarray) -> None:
         """Set the priorities of slots, ignoring -1, where a slice has no step, and slots that are no longer stored."""
+        if priorities.shape == (*slots.shape, 1):  # the shape of losses
+            priorities = priorities[..., 0]
         if slots.shape != priorities.shape:
             raise ValueError(f"priorities must have the shape {slots.shape} of indices, got {priorities.shape}.")
         if not (np.isfinite(priorities) & (priorities >= 0)).all():
             raise ValueError(f"priorities must be finite and at least 0, got {priorities.min()} to {priorities.max()}.")
-        if slots.size and (slots.min() < -1 or slots.max() >= ring.num_slots):
+        if slots.size and (slots.min() < -1 or slots.max() >= rows.buffer_size * rows.n_envs):
             raise ValueError(f"indices must be the indices of samples, got {slots.min()} to {slots.max()}.")
-        stored = (slots >= 0) & ((slots // ring.num_envs - ring.oldest) % ring.capacity < ring.size)
+        oldest, size = rows.stored()
+        stored = (slots >= 0) & ((slots // rows.n_envs - oldest) % rows.buffer_size < size)
         slots, priorities = slots[stored], priorities[stored]
         if not len(slots):
             return
@@ -109,26 +118,29 @@ class Priorities:
         slots = self.tree.draw(number)
         return slots, self.tree.leaves[slots]
 
-    def draw_windows(self, ring: Ring, number: int, length: int, replace: bool) -> tuple[windows.Windows, np.ndarray]:
+    def draw_windows(
+        self, episodes: Episodes, number: int, length: int, replace: bool
+    ) -> tuple[windows.Windows, np.ndarray]:
         """Sample `number` windows in proportion to the sums of their slots' priorities; return them and these sums.
 
         A slot is drawn, and its position in the window; if there is no such window, both are drawn again.
         """
+        num_envs, num_slots = episodes.num_envs, episodes.num_slots
 
         def candidates(count: int) -> windows.Windows:
             slots, _ = self.draw(count)
             behind = np.random.randint(0, length, count)  # noqa: NPY002
-            there = (ring.newest - slots // ring.num_envs) % ring.capacity >= behind
-            last = (slots[there] + behind[there] * ring.num_envs) % ring.num_slots
-            last = last[windows.ages(ring, last) >= length - 1]
+            there = (episodes.newest - slots // num_envs) % episodes.capacity >= behind
+            last = (slots[there] + behind[there] * num_envs) % num_slots
+            last = last[episodes.ages(last) >= length - 1]
             return last, np.full(len(last), length)
 
         def listed(count: int, replace: bool = True) -> windows.Windows:
-            slots = (ring.oldest * ring.num_envs + np.arange(ring.size * ring.num_envs)) % ring.num_slots
-            last = slots[windows.ages(ring, slots) >= length - 1]
+            slots = (episodes.oldest * num_envs + np.arange(episodes.size * num_envs)) % num_slots
+            last = slots[episodes.ages(slots) >= length - 1]
             if not len(last):
-                return windows.draw(ring, count, length, "window", True, True)  # raises ValueError
-            likely = self._sums(ring, last, length)
+                return windows.draw(episodes, count, length, "window", True, True)  # raises ValueError
+            likely = self._sums(episodes, last, length)
             if (count_positive := int((likely > 0).sum())) < (1 if replace else count):
                 raise ValueError(
                     f"num_slices must be at most {count_positive}, the number of stored windows of {length} steps "
@@ -140,16 +152,16 @@ class Priorities:
             return windows.draw_again(number, candidates, listed)
 
         drawn = some() if replace else windows.distinct(some, lambda: listed(number, False), number)
-        return drawn, self._sums(ring, drawn[0], length)
+        return drawn, self._sums(episodes, drawn[0], length)
 
-    def _sums(self, ring: Ring, last: np.ndarray, length: int) -> np.ndarray:
+    def _sums(self, episodes: Episodes, last: np.ndarray, length: int) -> np.ndarray:
         total = np.zeros(len(last))
         for back in range(length):
-            total += self.tree.leaves[(last - back * ring.num_envs) % ring.num_slots]
+            total += self.tree.leaves[(last - back * episodes.num_envs) % episodes.num_slots]
         return total
 
 
 def importance_weights(likely: np.ndarray, beta: float) -> np.ndarray:
-    """Return the importance weights of samples drawn in proportion to `likely`; the greatest weight is 1."""
-    lightest: np.ndarray = (likely.min() / likely) ** beta
-    return lightest.astype(np.float32)
+    """Return importance weights of samples drawn in proportion to `likely`, (num, 1); the greatest weight is 1."""
+    weights: np.ndarray = ((likely.min() / likely) ** beta).astype(np.float32)
+    return weights[:, None]  # the shape of rewards, dones and losses, or their product would be (num, num)

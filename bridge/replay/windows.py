@@ -12,9 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bridge.replay.store.ring import Ring
-from bridge.replay.store.transitions import tags
-from jaxenvs.learn.off_policy.store import replay_tags
+from bridge.replay.episode_index import Episodes
 
 # Windows as two arrays: their last slots, and their lengths.
 Windows = tuple[np.ndarray, np.ndarray]
@@ -23,31 +21,14 @@ Windows = tuple[np.ndarray, np.ndarray]
 ROUNDS, MOST_AT_ONCE = 4, 65536
 
 
-def episode_steps(ring: Ring, slots: np.ndarray) -> np.ndarray:
-    """Return the ages of slots; 0 for an end in the oldest row, whose age is lost with the row before it."""
-    before = tags(ring, (slots - ring.num_envs) % ring.num_slots)
-    before = np.where(slots // ring.num_envs == ring.oldest, np.int32(-1), before)
-    age: np.ndarray = replay_tags.age(tags(ring, slots), before)
-    return age
-
-
-def ages(ring: Ring, slots: np.ndarray) -> np.ndarray:
-    """Return how many stored slots of the same episode come before each slot."""
-    stored: np.ndarray = np.minimum(episode_steps(ring, slots), (slots // ring.num_envs - ring.oldest) % ring.capacity)
-    return stored
-
-
-def trajectories(ring: Ring) -> Windows:
+def trajectories(episodes: Episodes) -> Windows:
     """Return the stored part of every episode, including running ones."""
-    rows = np.arange(min(ring.num_ended, len(ring.end_slot)))
-    ended = ring.end_slot[rows[ring.alive_ends(rows)]]
-    ended = ended[(ended // ring.num_envs - ring.oldest) % ring.capacity < ring.size]
-    newest = ring.newest * ring.num_envs + np.arange(ring.num_envs)
-    last = np.concatenate([ended, newest[~replay_tags.is_end(tags(ring, newest))]])
-    return last, ages(ring, last) + 1
+    ends, first = episodes.last_slots()
+    last = np.concatenate([ends[first:] % episodes.num_slots, episodes.newest_slots()])
+    return last, episodes.ages(last) + 1
 
 
-def draw(ring: Ring, number: int, length: int, by: str, strict: bool, replace: bool) -> Windows:
+def draw(episodes: Episodes, number: int, length: int, by: str, strict: bool, replace: bool) -> Windows:
     """Sample windows of `length` slots from a ring that is not empty, with NumPy's global generator.
 
     Args:
@@ -60,52 +41,49 @@ def draw(ring: Ring, number: int, length: int, by: str, strict: bool, replace: b
     """
     draw_some = _of_windows if by == "window" else _of_trajectories
     if replace:
-        return draw_some(ring, number, length, strict)
-    return distinct(
-        lambda: draw_some(ring, number, length, strict), lambda: _choose(ring, number, length, by, strict), number
-    )
+        return draw_some(episodes, number, length, strict)
+    given = number, length
+    return distinct(lambda: draw_some(episodes, *given, strict), lambda: _choose(episodes, *given, by, strict), number)
 
 
-def _of_windows(ring: Ring, number: int, length: int, strict: bool) -> Windows:
-    stored, first = ring.size * ring.num_envs, ring.oldest * ring.num_envs
+def _of_windows(episodes: Episodes, number: int, length: int, strict: bool) -> Windows:
+    stored, first = episodes.size * episodes.num_envs, episodes.oldest * episodes.num_envs
 
     def candidates(count: int) -> Windows:
-        last = (np.random.randint(0, stored, count) + first) % ring.num_slots  # noqa: NPY002
-        age = ages(ring, last)
+        last = (np.random.randint(0, stored, count) + first) % episodes.num_slots  # noqa: NPY002
+        age = episodes.ages(last)
         there = age >= length - 1
         if not strict:
-            there |= replay_tags.is_end(tags(ring, last)) | (last // ring.num_envs == ring.newest)
+            there |= episodes.is_last(last) | episodes.is_newest(last)
         return last[there], np.minimum(age[there] + 1, length)
 
     def listed(count: int) -> Windows:
-        last, size, windows = _listed(ring, length, strict)
-        total = np.cumsum(windows)
-        return _nth(ring, last, size, windows, total, np.random.randint(0, total[-1], count), length)  # noqa: NPY002
+        found = _listed(episodes, length, strict)
+        return _nth(episodes, found, np.random.randint(0, found[2].sum(), count), length)  # noqa: NPY002
 
     return draw_again(number, candidates, listed)
 
 
-def _of_trajectories(ring: Ring, number: int, length: int, strict: bool) -> Windows:
-    num_rows = min(ring.num_ended, len(ring.end_slot))
-    newest = ring.newest * ring.num_envs
+def _of_trajectories(episodes: Episodes, number: int, length: int, strict: bool) -> Windows:
+    ends, first = episodes.last_slots()
+    num_ended, newest = len(ends) - first, episodes.newest_slots()
 
     def candidates(count: int) -> Windows:
-        row = np.random.randint(0, num_rows + ring.num_envs, count)  # noqa: NPY002
-        is_ended, index = row < num_rows, np.maximum(row - num_rows, 0)
-        row = np.where(is_ended, row, 0)
-        last = np.where(is_ended, ring.end_slot[row], newest + index)
-        there = np.where(is_ended, ring.alive_ends(row), ~replay_tags.is_end(tags(ring, last)))
-        there &= (last // ring.num_envs - ring.oldest) % ring.capacity < ring.size
-        last, size = last[there], ages(ring, last[there]) + 1
+        index = np.random.randint(0, num_ended + len(newest), count)  # noqa: NPY002
+        # So a list of all, which takes longer, is only made if need be.
+        is_ended = index < num_ended
+        last = newest[np.maximum(index - num_ended, 0)]
+        last[is_ended] = ends[first + index[is_ended]] % episodes.num_slots
+        size = episodes.ages(last) + 1
         enough = slice(None) if not strict else size >= length
         return within(last[enough], size[enough])
 
     def within(last: np.ndarray, size: np.ndarray) -> Windows:
         offset = np.random.randint(0, np.maximum(size - length, 0) + 1)  # noqa: NPY002
-        return (last - offset * ring.num_envs) % ring.num_slots, np.minimum(size, length)
+        return (last - offset * episodes.num_envs) % episodes.num_slots, np.minimum(size, length)
 
     def listed(count: int) -> Windows:
-        last, size, _ = _listed(ring, length, strict)
+        last, size, _ = _listed(episodes, length, strict)
         which = np.random.randint(0, len(last), count)  # noqa: NPY002
         return within(last[which], size[which])
 
@@ -137,9 +115,9 @@ def draw_again(number: int, candidates: Callable[[int], Windows], listed: Callab
     return last, size
 
 
-def _listed(ring: Ring, length: int, strict: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _listed(episodes: Episodes, length: int, strict: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the trajectories that have windows: their last slots, their lengths, and their numbers of windows."""
-    last, size = trajectories(ring)
+    last, size = trajectories(episodes)
     there = size >= (length if strict else 1)
     if not there.any():
         raise ValueError(
@@ -150,13 +128,13 @@ def _listed(ring: Ring, length: int, strict: bool) -> tuple[np.ndarray, np.ndarr
     return last, size, np.maximum(size - length, 0) + 1
 
 
-def _nth(
-    ring: Ring, last: np.ndarray, size: np.ndarray, windows: np.ndarray, total: np.ndarray, n: np.ndarray, length: int
-) -> Windows:
+def _nth(episodes: Episodes, listed: tuple[np.ndarray, np.ndarray, np.ndarray], n: np.ndarray, length: int) -> Windows:
     """Return the windows of these numbers, counted through the trajectories."""
+    last, size, windows = listed
+    total = np.cumsum(windows)
     which = np.searchsorted(total, n, side="right")
     offset = n - (total - windows)[which]
-    return (last[which] - offset * ring.num_envs) % ring.num_slots, np.minimum(size[which], length)
+    return (last[which] - offset * episodes.num_envs) % episodes.num_slots, np.minimum(size[which], length)
 
 
 def distinct(draw_some: Callable[[], Windows], choose: Callable[[], Windows], number: int) -> Windows:
@@ -177,14 +155,14 @@ def distinct(draw_some: Callable[[], Windows], choose: Callable[[], Windows], nu
     return last[:number], size[:number]
 
 
-def _choose(ring: Ring, number: int, length: int, by: str, strict: bool) -> Windows:
-    last, size, windows = _listed(ring, length, strict)
-    total = np.cumsum(windows)
-    if total[-1] < number:
+def _choose(episodes: Episodes, number: int, length: int, by: str, strict: bool) -> Windows:
+    found = _listed(episodes, length, strict)
+    windows, total = found[2], int(found[2].sum())
+    if total < number:
         raise ValueError(
-            f"Without replacement, num_slices must be at most {total[-1]}, the number of stored windows of {length} "
-            f"steps, got {number}."
+            f"Without replacement, num_slices must be at most {total}, the number of stored windows of {length} steps, "
+            f"got {number}."
         )
     likely = None if by == "window" else np.repeat(1 / (len(windows) * windows), windows)
-    n = np.random.choice(total[-1], number, replace=False, p=likely)  # noqa: NPY002
-    return _nth(ring, last, size, windows, total, n, length)
+    n = np.random.choice(total, number, replace=False, p=likely)  # noqa: NPY002
+    return _nth(episodes, found, n, length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -9,13 +10,13 @@ from typing import Any, Self
 import numpy as np
 from stable_baselines3.common import buffers
 
-from bridge.replay.store import columns
-from bridge.replay.store.columns import leaves, pairs
-from bridge.replay.store.replay_buffer import RingReplayBuffer
+from bridge.replay import columns
+from bridge.replay.columns import map_leaves, to_host
+from bridge.replay.rows import Rows
 from bridge.sb3 import Space
 
 
-class OfflineData(RingReplayBuffer):
+class OfflineData(Rows):
     """Replay buffer that can be made from a data set.
 
     Episodes of any length lie end to end, in a single environment. Actions are stored as they are given: SB3's SAC, TD3
@@ -32,26 +33,16 @@ class OfflineData(RingReplayBuffer):
         Args:
           buffer: a ReplayBuffer, a DictReplayBuffer or an NStepReplayBuffer.
         """
-        made = cls(**settings_of(buffer, "n_steps", "gamma"))
-        # The oldest first, in pieces whose copies fit in memory.
-        rows = (np.arange(buffer.size()) + (buffer.pos if buffer.full else 0)) % buffer.buffer_size
-        if buffer.optimize_memory_usage and buffer.full:
-            rows = rows[1:]  # its observation was overwritten by the newest next observation
-        for piece in np.array_split(rows, len(rows) // 4096 + 1):
-            before = columns.at(buffer.observations, piece)
-            if buffer.optimize_memory_usage:
-                after = columns.at(buffer.observations, (piece + 1) % buffer.buffer_size)
-            else:
-                after = columns.at(buffer.next_observations, piece)
-            ended, timeout = buffer.dones[piece].astype(bool), buffer.timeouts[piece].astype(bool)
-            # Episodes without an end, for example because the environment was reset by hand.
-            left = np.zeros_like(ended)
-            for now, following in pairs(before, after):
-                differs = columns.differs(now[1:], following[:-1])
-                left[:-1] |= differs.any(axis=tuple(range(2, differs.ndim))) & ~ended[:-1]
-            made.add_rollout(
-                before, buffer.actions[piece], buffer.rewards[piece], ended & ~timeout, timeout | left, after
-            )
+        return cls.taking(copy.deepcopy(buffer))
+
+    @classmethod
+    def taking(cls, buffer: buffers.ReplayBuffer) -> Self:
+        """Return a buffer with the arrays of one of SB3's, which are not copied."""
+        names = ("observation_space", "action_space", "n_envs", "device", "optimize_memory_usage", "n_steps",
+                 "handle_timeout_termination")  # fmt: skip
+        made = cls(buffer.n_envs, **{name: getattr(buffer, name) for name in names if hasattr(buffer, name)})
+        vars(made).update(vars(buffer))
+        made.num_added()
         return made
 
     @classmethod
@@ -83,9 +74,9 @@ class OfflineData(RingReplayBuffer):
                 raise ValueError(f"episodes must have at least one step, got {len(episodes)} episodes with none.")
         buffer = cls._empty(buffer_size, observation_space, action_space, settings)
         for number, episode in enumerate(episodes):
-            observations, actions = columns.concrete(_field(episode, "observations")), _field(episode, "actions")
+            observations, actions = _concrete(_field(episode, "observations")), _field(episode, "actions")
             steps = len(actions)
-            lengths = [len(leaf) for leaf in leaves(observations)]
+            lengths = [len(leaf) for leaf in columns.leaves(observations)]
             if lengths != [steps + 1] * len(lengths):
                 raise ValueError(
                     f"episodes[{number}] must have one observation more than actions, got {lengths[0]} observations "
@@ -145,7 +136,7 @@ class OfflineData(RingReplayBuffer):
         ended = (_of_length("ends", ends, steps) != 0) | terminal
         if steps:
             ended[-1] = True
-        observations = columns.concrete(observations)
+        observations = _concrete(observations)
         if next_observations is None:
             following = np.arange(steps) + ~ended
             next_observations = columns.at(observations, following)
@@ -153,7 +144,7 @@ class OfflineData(RingReplayBuffer):
             # The step before an omitted one ends the episode, by truncation.
             ended[:-1] |= ~kept[1:] & ~ended[:-1]
         else:
-            next_observations, kept = columns.concrete(next_observations), np.ones(steps, bool)
+            next_observations, kept = _concrete(next_observations), np.ones(steps, bool)
         if not kept.any():
             raise ValueError(
                 f"observations must have at least one step whose next observation is known, got {steps} steps "
@@ -162,8 +153,8 @@ class OfflineData(RingReplayBuffer):
         buffer = cls._empty(buffer_size or int(kept.sum()), observation_space, action_space, settings)
         buffer.add_rollout(
             columns.at(observations, kept),
-            columns.concrete(actions)[kept],
-            columns.concrete(rewards)[kept],
+            _concrete(actions)[kept],
+            _concrete(rewards)[kept],
             terminal[kept],
             (ended & ~terminal)[kept],
             columns.at(next_observations, kept),
@@ -214,13 +205,6 @@ class OfflineData(RingReplayBuffer):
         return buffer
 
 
-def settings_of(buffer: buffers.ReplayBuffer, *more: str) -> dict[str, Any]:
-    """Return the arguments with which a buffer like one of SB3's is made; attributes `more` only if it has them."""
-    names = ["observation_space", "action_space", "device", "n_envs", "optimize_memory_usage"]
-    names += ["handle_timeout_termination", *(name for name in more if hasattr(buffer, name))]
-    return {name: getattr(buffer, name) for name in names} | {"buffer_size": buffer.buffer_size * buffer.n_envs}
-
-
 _REQUIRED = object()
 
 
@@ -232,7 +216,11 @@ def _field(episode: Any, name: str, default: Any = _REQUIRED) -> Any:
 
 
 def _of_length(name: str, array: Any, steps: int) -> Any:
-    array = columns.to_host(array).reshape(-1)
+    array = to_host(array).reshape(-1)
     if len(array) != steps:
         raise ValueError(f"{name} must have the length of rewards, {steps}, got {len(array)}.")
     return array
+
+
+def _concrete(tree: Any) -> Any:
+    return map_leaves(to_host, tree)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bridge.replay.store import columns
+from bridge.replay import columns
 from jaxenvs.learn import Replay
 
 
@@ -54,9 +54,8 @@ class WaitingSteps:
     def continue_from(self, observation: Any) -> bool:
         """Return whether environments that return these observations continue after the last of the steps."""
         newest = columns.at(self.steps[5], self.count - 1)
-        return self.count > 0 and all(
-            np.array_equal(now.reshape(last.shape), last) for now, last in columns.pairs(observation, newest)
-        )
+        same = columns.map_leaves(lambda last, now: np.array_equal(now.reshape(last.shape), last), newest, observation)
+        return self.count > 0 and all(columns.leaves(same))
 
 
 def write(replay: Replay, steps: Any, count: Any) -> Replay:

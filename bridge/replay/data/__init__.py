@@ -1,1 +1,0 @@
-"""Uses of a stored replay: slices, priorities, files, offline data."""

@@ -1,0 +1,375 @@
+"""Rows: SB3's replay arrays on the host, or the same rows in a store on the device while compiled functions run."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from stable_baselines3.common import buffers
+
+from bridge.replay import columns, device_store
+from bridge.replay.columns import shaped, shaped_observation
+from bridge.replay.episode_index import Episodes
+from bridge.replay.files import Files
+from bridge.replay.waiting_steps import WaitingSteps
+from jaxenvs.learn import Replay
+from jaxenvs.learn.interfaces import Arrays
+
+
+class Moved:
+    """Attribute that is only used while the object has none of its name: an array while the rows are on the device.
+
+    As it has no `__set__`, Python prefers the array itself, and finds it as fast as without this.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, rows: Any, owner: type) -> Any:
+        if rows is None:
+            raise AttributeError(self._name)
+        rows._require_rows()
+        if rows._files is not None:
+            rows._files.require_open()
+        if not rows.is_on_device:
+            raise AttributeError(f"{type(rows).__name__!r} object has no attribute {self._name!r}")
+        rows.to_host()
+        return vars(rows)[self._name]
+
+
+class Rows(buffers.ReplayBuffer):
+    """Base class of bridge's replay buffers: SB3's arrays, which compiled functions can take to the device.
+
+    The rows are either in SB3's arrays or in the store on the device, never in both. While they are on the device, the
+    arrays are no attributes of the object: reading one moves all rows to the host, and the next compiled function moves
+    them to the device again, with what your code has written into the arrays meanwhile.
+    """
+
+    # SB3's class whose arrays these are, and the one as which `save_replay_buffer` pickles the buffer, if there is one.
+    _sb3s: Any = buffers.ReplayBuffer
+    saved_as: ClassVar[Any] = None
+    _files: Files | None = None
+    observations, next_observations, actions, rewards, dones, timeouts = (Moved() for _ in range(6))
+    ARRAYS: ClassVar[tuple[str, ...]] = (
+        "observations", "next_observations", "actions", "rewards", "dones", "timeouts",
+    )  # fmt: skip
+
+    # Rows ever written, modulo what `num_added` says, and the numbers of those before which the environments were
+    # reset by hand.
+    _added = 0
+    resets: tuple[int, ...] = ()
+    # The number of the oldest row that was not dropped when files were opened.
+    _first = 0
+    _episodes: Episodes | None = None
+    # The store on the device, `pos` and `full` of its rows, and steps that it does not have yet.
+    _store: Replay | None = None
+    _counters: tuple[int, bool] | None = None
+    _waiting: WaitingSteps | None = None
+    # A compiled function took the arrays, and was interrupted before it returned them.
+    _is_lost = False
+    # Whether the environments were reset since the newest row, which is on the device.
+    _is_reset = False
+
+    def _require_rows(self) -> None:
+        if self._is_lost:
+            raise RuntimeError(
+                "The contents of the replay buffer are lost, because an exception (such as one of a signal handler) "
+                "interrupted a compiled function that was updating them. Load the buffer again with "
+                "load_replay_buffer, or call its reset() to continue with an empty one."
+            )
+
+    # --- Storing --------------------------------------------------------------------------------------------------
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Store one step of every environment, as SB3's buffers do."""
+        if self._files is not None:
+            self._files.reserve(self, 1)
+        self._sb3s.add(self, obs, next_obs, action, reward, done, infos)
+        self._added += 1
+
+    def add_rollout(
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminated: Any,
+        truncated: Any,
+        final_observations: Any,
+    ) -> None:
+        """Store a whole rollout of all environments at once.
+
+        The arrays are torch tensors, NumPy or JAX arrays; those on the host are read without an intermediate copy.
+
+        Args:
+          observations, actions, rewards, terminated, truncated: with the leading axes (n_steps, n_envs). An episode
+            that is both terminated and truncated counts as terminated, as in SB3.
+          final_observations: with the same axes, the observation after each step, before any reset. They are read only
+            where an episode ends, and in the last step.
+
+        Raises:
+          ValueError: an argument has another shape. Nothing changed.
+        """
+        steps = len(rewards)
+        if not steps:
+            return
+        lead = (steps, self.n_envs)
+        before = shaped_observation("observations", observations, lead, self.obs_shape)
+        action = shaped("actions", actions, (*lead, self.action_dim))
+        reward = shaped("rewards", rewards, lead)
+        is_terminal = shaped("terminated", terminated, lead).astype(bool)
+        timeout = shaped("truncated", truncated, lead).astype(bool) & ~is_terminal
+        final = shaped_observation("final_observations", final_observations, lead, self.obs_shape)
+        done = is_terminal | timeout
+        is_final = done.copy()
+        is_final[-1] = True
+
+        def following(now: np.ndarray, last: np.ndarray) -> np.ndarray:
+            after = np.concatenate([now[1:], last[-1:]])
+            after[is_final] = last[is_final]
+            return after
+
+        self._write_rows(before, columns.map_leaves(following, before, final), action, reward, done, timeout)
+
+    def _write_rows(self, before: Any, after: Any, action: Any, reward: Any, done: Any, timeout: Any) -> None:
+        """Write rows: arguments with the leading axes (rows, n_envs). Of more rows than there are, the last remain."""
+        steps = len(reward)
+        skipped = max(steps - self.buffer_size, 0)
+        if self._files is not None:
+            self._files.reserve(self, steps - skipped)
+        for rows, numbers in columns.pieces((self.pos + skipped) % self.buffer_size, steps - skipped, self.buffer_size):
+            given = slice(skipped + numbers.start, skipped + numbers.stop)
+            columns.write(self.observations, rows, columns.at(before, given))
+            if not self.optimize_memory_usage:
+                columns.write(self.next_observations, rows, columns.at(after, given))
+            self.actions[rows], self.rewards[rows], self.dones[rows] = action[given], reward[given], done[given]
+            if self.handle_timeout_termination:
+                self.timeouts[rows] = timeout[given]
+        self._added = self.num_added() + steps
+        self.full = self.full or self.pos + steps >= self.buffer_size
+        self.pos = (self.pos + steps) % self.buffer_size
+        if self.optimize_memory_usage:
+            self.observations[self.pos] = after[-1]
+
+    def mark_reset(self) -> None:
+        """Note that the environments were reset by hand: the next row begins an episode, whatever its observation."""
+        if self.is_on_device:
+            self._is_reset = True
+        elif self.size():
+            oldest = self.num_added() - self.size()
+            self.resets = (*(each for each in self.resets if each >= oldest), self._added)
+
+    def num_added(self) -> int:
+        """Return how many rows were ever written; counted anew if your code has moved `pos` since."""
+        if self._added % self.buffer_size != self.pos or (self._added >= self.buffer_size) != self.full:
+            self._added, self.resets, self._first = self.pos + self.buffer_size * bool(self.full), (), 0
+            self._forget()
+        return self._added
+
+    def _forget(self) -> None:
+        """Delete what was computed from the rows, called when other rows became the stored ones."""
+        self._episodes = None
+
+    def stored(self) -> tuple[int, int]:
+        """Return the oldest row, and how many rows are stored and may be drawn."""
+        self.num_added()
+        first, size = (self.pos, self.buffer_size) if self.full else (0, self.pos)
+        lost = self._num_dropped()
+        if self.optimize_memory_usage and self.full:
+            lost = max(lost, 1)  # as in SB3: the newest next observation is where the oldest observation was
+        return (first + lost) % self.buffer_size, size - lost
+
+    def size(self) -> int:
+        """Return how many rows are stored, which is the number of each environment's transitions."""
+        return super().size() - self._num_dropped()
+
+    def _num_dropped(self) -> int:
+        return max(self._first - max(self._added - self.buffer_size, 0), 0) if self._first else 0
+
+    def reset(self) -> None:
+        """Delete all that is stored."""
+        if self._is_lost or self.is_on_device:
+            self._is_lost, self._store, self._waiting = False, None, None
+            self._allocate()
+        super().reset()
+        self._added, self.resets, self._first, self._is_reset = 0, (), 0, False
+        self._forget()
+
+    def _allocate(self) -> None:
+        """Make new arrays of zeros."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes, with the rows on the host and without what is computed from them."""
+        if self._is_lost or self.is_on_device:
+            self.to_host()
+        state = vars(self).copy()
+        for name in ("_episodes", "_store", "_waiting", "_counters"):
+            state.pop(name, None)
+        return state
+
+    # --- On the device --------------------------------------------------------------------------------------------
+
+    @property
+    def is_on_device(self) -> bool:
+        """True if the rows are in the store on the device."""
+        return self._store is not None
+
+    def why_not_on_device(self) -> str | None:
+        """Return why the data cannot move to the device for compiled functions; None if it can.
+
+        It depends on the class; the function of this name also checks the class itself.
+        """
+        return None if self.handle_timeout_termination else "handle_timeout_termination is False"
+
+    def _written_store(self) -> Replay:
+        """Return the store on the device, with all steps."""
+        store, waiting = self._store, self._waiting
+        assert store is not None
+        if waiting is not None:
+            self._store = self._waiting = None
+            try:
+                self._store = store = waiting.written_to(store)
+            except BaseException:
+                self.keep_on_device(store, waiting)
+                raise
+        return store
+
+    def to_host(self) -> None:
+        """Move the rows from the device into SB3's arrays. What your code has set meanwhile remains."""
+        self._require_rows()
+        store = self._written_store()
+        try:
+            found = self._download(store)
+        except BaseException:
+            self.keep_on_device(store)
+            raise
+        self._store = None
+        self._forget()
+        vars(self).update(found | vars(self))
+        self._added = self.pos + self.buffer_size * bool(self.full)
+        if self._is_reset:
+            self._is_reset = False
+            self.mark_reset()
+
+    def _download(self, store: Replay) -> dict[str, Any]:
+        """Return SB3's arrays with the content of a store, which is deleted, and set `resets`."""
+        found, self.resets = device_store.to_host(store, self)
+        return found
+
+    def _upload(self, observation: Arrays, num_steps: int) -> Replay:
+        """Return a store with the content of SB3's arrays, most of which are taken from the object."""
+        return device_store.to_device(self, observation, num_steps)
+
+    def to_device(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
+        """Return the rows as a store on the device, for a compiled function. Pass its result to `keep_on_device`.
+
+        Args:
+          observation: the observations from which the environments continue. Where it is not the newest row's next
+            observation, that episode was left without an end.
+          num_steps: the most rows that are written before the next call.
+          mesh: devices, each of which gets a store for its environments, with a leading axis of devices.
+        """
+        observation = shaped_observation("observation", observation, (self.n_envs,), self.obs_shape)
+        self._require_rows()
+        if self.is_on_device:
+            is_set = self._counters != (self.pos, self.full) or any(name in vars(self) for name in self.ARRAYS)
+            continued = None if is_set else self._continued(observation, num_steps, mesh)
+            if continued is not None:
+                return continued
+            self.to_host()
+        store = self._upload(observation, num_steps)
+        if mesh is not None:
+            store = device_store.divide(store, mesh)
+        for name in self.ARRAYS:
+            vars(self).pop(name, None)
+        self._episodes = None
+        self.keep_on_device(store)  # until a compiled function takes it: an exception may come
+        return store
+
+    def _continued(self, observation: Arrays, num_steps: int, mesh: Mesh | None) -> Replay | None:
+        """Return the store on the device if these environments can continue in it."""
+        store = self._written_store()
+        parts = len(store.tag) if device_store.is_divided(store) else None
+        has_rows = store.capacity == self.buffer_size or store.capacity > self.size() + num_steps
+        if parts != (None if mesh is None else mesh.size) or not has_rows:
+            return None
+        last = columns.map_leaves(
+            lambda now, leaf: np.asarray(leaf).reshape(1, *now.shape), observation, store.last_observation
+        )
+        now = columns.map_leaves(lambda now, leaf: np.asarray(now[None], leaf.dtype), observation, last)
+        left = columns.differs(now, last)[0] | self._is_reset
+        if left.any():
+            if mesh is not None:
+                return None
+            self._store = None
+            self._store = store = device_store.break_off(store, left)
+            self._is_reset = False
+        return store
+
+    def keep_on_device(self, replay: Replay, waiting: WaitingSteps | None = None) -> None:
+        """Keep the store that a compiled function returned; nothing is copied until an array is read on the host.
+
+        If a compiled function was interrupted after it had taken the arrays, the buffer has lost its data: its methods
+        raise a RuntimeError that says so, until `reset`.
+        """
+        self._is_lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(replay) if isinstance(leaf, jax.Array))
+        self._store = None if self._is_lost else replay
+        self._waiting = None if self._is_lost else waiting
+        if not self._is_lost:
+            # With fewer rows than the buffer, a store on the device has not wrapped around.
+            self.pos, size = (int(np.asarray(each).min()) for each in (replay.position, replay.size))
+            self.full = size == self.buffer_size
+            self._count_steps(0 if waiting is None else waiting.count)
+
+    def _count_steps(self, steps: int) -> None:
+        """Set `pos` and `full` for steps that the store does not have yet."""
+        self.full = self.full or self.pos + steps >= self.buffer_size
+        self.pos = (self.pos + steps) % self.buffer_size
+        self._counters = self.pos, self.full
+
+    def add_on_device(self, most: int, *step: Any) -> None:
+        """Store one step of all environments, the arguments of `Replay.add`, where the data is on the device.
+
+        Args:
+          most: how many steps may wait until a compiled function writes them.
+        """
+        if self._waiting is None or self._waiting.is_full:
+            self._waiting = WaitingSteps(self._written_store(), most)
+        self._waiting.append(*step)
+        self._count_steps(1)
+
+    def to_device_with_steps(self, observation: Arrays, num_steps: int, most: int) -> tuple[Replay, WaitingSteps]:
+        """Return the store as `to_device` does, and at most `most` steps that the compiled function has to write."""
+        if (waiting := self._waiting) is None or self._is_reset or not waiting.continue_from(observation):
+            replay = self.to_device(observation, num_steps)
+            return replay, WaitingSteps(replay, most)
+        assert self._store is not None
+        return self._store, waiting
+
+
+def is_known(buffer: Any) -> bool:
+    """Return whether a replay buffer is exactly one of bridge's classes: a subclass may override anything."""
+    return isinstance(buffer, Rows) and "is_known" in vars(type(buffer))
+
+
+def as_sb3s(buffer: Any) -> Any:
+    """Return a replay buffer as an object of SB3's class with its arrays, for pickling, if SB3 has such a class."""
+    theirs = buffer.saved_as if is_known(buffer) and buffer._files is None else None
+    if theirs is None or (getattr(buffer, "n_steps", 1) > 1 and isinstance(buffer.obs_shape, dict)):
+        return buffer
+    made = object.__new__(theirs)
+    vars(made).update(buffer.__getstate__() | ({"env": None} if "env" in vars(buffer) else {}))
+    return made
+
+
+def why_not_on_device(buffer: Any) -> str | None:
+    """Return why a buffer's data cannot move to the device for compiled functions, as a sentence; None if it can."""
+    if not is_known(buffer):
+        return (
+            f"The replay buffer is a {type(buffer).__name__}, and only jaxenvs.sb3.ReplayBuffer and its kind are "
+            "compiled."
+        )
+    reason = buffer.why_not_on_device()
+    return None if reason is None else f"The replay buffer stays on the host: {reason}."

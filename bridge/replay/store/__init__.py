@@ -1,1 +1,0 @@
-"""Core of the replay buffers: a ring of transitions on the host, its transfer to the device and back."""
