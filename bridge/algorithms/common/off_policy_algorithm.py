@@ -374,8 +374,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         settings = self._settings_now().replace(learning_rate=plan.learner.learning_rates())
         # Where the number of updates depends on the length of an episode, each number would be compiled separately.
         is_fixed = self.gradient_steps > 0 or self._frequency.unit is TrainFrequencyUnit.STEP
-        # Priorities depend on the errors of the previous batch, and a user's buffer may read the model: one at a time
-        # then.
+        # Else one at a time: priorities depend on the batch before, and a user's buffer may read the model.
         prioritized = buffer if isinstance(buffer, PrioritizedReplayBuffer) else None
         is_ours = prioritized is None and "replay_buffer" not in plan.user_code
         most = MOST_TOGETHER if is_fixed and is_ours else 1
