@@ -13,9 +13,8 @@ from jaxenvs.checks import check_env
 from jaxenvs.drawing.film import gif
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
 from jaxenvs.envs import SUITES
-from jaxenvs.evaluation import Evaluation, evaluate
 from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register, registered, spec
-from jaxenvs.rollout import Trajectory, rollout
+from jaxenvs.rollout import Evaluation, Trajectory, evaluate, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 from jaxenvs.wrappers import (
     ActionMasker,

@@ -76,6 +76,7 @@ SHARED_NAMES = {
     "sb3": "jaxenvs.sb3 is public",
     "files": "the command's say in words what the core's raise",
     "hindsight": "of a store on the device, and of SB3's",
+    "episode_index": "of a store on the device, and of SB3's arrays",
 }
 
 

@@ -1,6 +1,6 @@
 """Evaluation of a Stable-Baselines3 policy in thousands of episodes at once."""
 
 from bridge.evaluation.evaluating import evaluate
-from jaxenvs.evaluation import Evaluation
+from jaxenvs.rollout import Evaluation
 
 __all__ = ["Evaluation", "evaluate"]

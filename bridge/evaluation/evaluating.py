@@ -35,8 +35,8 @@ from bridge.wrappers import WrappedEnv
 from bridge.wrappers.vec_normalize import CompiledNormalize
 from jaxenvs import AutoresetMode, Environment, Evaluation, VectorEnv, arguments
 from jaxenvs.compilation import require_usable
-from jaxenvs.evaluation import NO_LIMIT, require_ends
 from jaxenvs.learn import ActionHead
+from jaxenvs.rollout import NO_LIMIT, require_ends
 from jaxenvs.wrappers.action_masker import require_action_masks
 from jaxenvs.wrappers.multi_agent.agents import Agents, vectorize
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +19,12 @@ from jax import dtypes
 from jax.sharding import Mesh
 
 from bridge.replay import columns
-from bridge.replay.columns import map_leaves
+from bridge.replay.columns import RowsLike, map_leaves
 from jaxenvs.learn import Replay
 from jaxenvs.learn.devices import layouts, place
 from jaxenvs.learn.off_policy.store import replay_tags
 from jaxenvs.learn.off_policy.store.regrouping import regroup
 from jaxenvs.transformations import set_or_drop
-
-if TYPE_CHECKING:
-    from bridge.replay.rows import Rows
 
 # A larger store gets no more rows on the device than the training fills: NumPy's memory counts once it is written, a
 # device's at once. A smaller one gets all rows, so that one compiled function serves trainings of any length.
@@ -84,7 +81,7 @@ def break_off(replay: Replay, left: jax.Array) -> Replay:
     return ended
 
 
-def to_device(rows: Rows, observation: Any, num_steps: int) -> Replay:
+def to_device(rows: RowsLike, observation: Any, num_steps: int) -> Replay:
     """Return a store on the device with the content of SB3's arrays, which are taken from the object.
 
     The store has the shapes of the environments' spaces: a Discrete value is a number there, and an array of one number
@@ -154,7 +151,7 @@ def to_device(rows: Rows, observation: Any, num_steps: int) -> Replay:
     )
 
 
-def _tags(rows: Rows, observation: Any, oldest: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
+def _tags(rows: RowsLike, observation: Any, oldest: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
     """Return tags without ends, and the slots with a row in the side ring, the oldest first.
 
     Returns:
@@ -182,7 +179,7 @@ def _tags(rows: Rows, observation: Any, oldest: int, size: int) -> tuple[np.ndar
     return tag, row, env_indices, (is_done[row, env_indices] & ~timeout, timeout)
 
 
-def _num_rows(rows: Rows, size: int, num_steps: int) -> int:
+def _num_rows(rows: RowsLike, size: int, num_steps: int) -> int:
     """Return the number of rows of the store on the device."""
     slot = [leaf[0, 0].nbytes for leaf in (*columns.leaves(rows.observations), rows.actions, rows.rewards)]
     if rows.buffer_size * rows.n_envs * (sum(slot) + 4) <= SMALL_STORE or rows.full:
@@ -191,7 +188,7 @@ def _num_rows(rows: Rows, size: int, num_steps: int) -> int:
     return min(rows.buffer_size, 1 << (size + num_steps).bit_length())
 
 
-def to_host(replay: Replay, rows: Rows) -> tuple[dict[str, Any], tuple[int, ...]]:
+def to_host(replay: Replay, rows: RowsLike) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Return SB3's arrays with the content of a store on the device, which is deleted; and Rows.resets."""
     if is_divided(replay):
         replay = _unite(replay)
@@ -233,7 +230,7 @@ def to_host(replay: Replay, rows: Rows) -> tuple[dict[str, Any], tuple[int, ...]
     found["next_observations"] = map_leaves(following, found["observations"], replay.last_observation, final)
     # If all environments were left, and not only in the last steps of episodes, they were reset by hand.
     resets = (replay_tags.is_end(tag).all(1) & ~replay_tags.is_done(tag).all(1)).nonzero()[0] + 1
-    if is_full:  # `Rows` counts anew, as if the buffer had gone round once
+    if is_full:  # `rows.Rows` counts anew, as if the buffer had gone round once
         resets = np.sort((resets - 1 - position) % stored + position + 1)
     return found, tuple(resets.tolist())
 

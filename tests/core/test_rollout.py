@@ -54,7 +54,7 @@ def counting_policy(key, observation, count, episode_start):
 def test_a_policy_with_a_state_is_told_where_episodes_begin(autoreset):
     venv = VectorEnv(Counter(length=4), 3, autoreset)
     unknown = jnp.full(3, 100)
-    (_, _, count), trajectory = rollout(venv, counting_policy, jax.random.key(0), 10, policy_state=unknown)
+    (_, count), trajectory = rollout(venv, counting_policy, jax.random.key(0), 10, policy_state=unknown)
     # The step that only resets, with NEXT_STEP, ignores its action. Without a reset, the count goes on.
     expected = {"SAME_STEP": [0, 1, 2, 2] * 3, "NEXT_STEP": [0, 1, 2, 2, 2] * 2, "DISABLED": [0, 1, *[2] * 8]}
     np.testing.assert_array_equal(trajectory.action[:, 0], expected[autoreset.name][:10])
@@ -65,12 +65,10 @@ def test_a_policy_with_a_state_continues_where_the_rollout_before_ended():
     venv = VectorEnv(Counter(length=4), 3)
     start = venv.reset(jax.random.key(1))
     _, whole = rollout(venv, counting_policy, jax.random.key(0), 10, start, jnp.zeros(3, int))
-    middle, first = rollout(venv, counting_policy, jax.random.key(0), 6, start, jnp.zeros(3, int))
-    _, second = rollout(venv, counting_policy, jax.random.key(0), 4, middle)
+    (middle, count), first = rollout(venv, counting_policy, jax.random.key(0), 6, start, jnp.zeros(3, int))
+    _, second = rollout(venv, counting_policy, jax.random.key(0), 4, middle, count)
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), first, second)
     chex.assert_trees_all_equal(joined, whole)
-    with pytest.raises(ValueError, match=r"^policy_state must be None if start is"):
-        rollout(venv, counting_policy, jax.random.key(0), 4, middle, jnp.zeros(3, int))
 
 
 def test_seeds_and_physical_parameters_are_swept_by_vmap():

@@ -35,12 +35,9 @@ class Known:
 
 
 # The reasons are the words of the document.
-RESET_BY_HAND = "marks the last step before a reset by hand as truncated"
 KNOWN: tuple[Known, ...] = (
     Known("*.time/compile_s", "`time/compile_s`"),
     Known("weights.training", "stays in evaluation mode"),
-    Known("buffer.dones", RESET_BY_HAND),  # of replay buffers, as is the next
-    Known("buffer.timeouts", RESET_BY_HAND),
 )
 
 

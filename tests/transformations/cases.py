@@ -56,7 +56,7 @@ def evaluation(id: str = "CartPole-v1") -> Any:
     def of_key(key: jax.Array) -> Any:
         venv, start = vector_env(id), jnp.zeros(NUM_ENVS, jnp.int32)
         evaluation = jaxenvs.evaluate(venv, policy, key, policy_state=start)
-        (*_, count), trajectory = jaxenvs.rollout(venv, policy, key, NUM_STEPS, policy_state=start)
+        (_, count), trajectory = jaxenvs.rollout(venv, policy, key, NUM_STEPS, policy_state=start)
         return evaluation, count, trajectory.timestep.reward
 
     return of_key

@@ -43,7 +43,7 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings
 MOST_TOGETHER = 128
 # Added to errors that become priorities, so that every transition can still be drawn.
 LEAST_PRIORITY = 1e-6
-FEW_STEPS = 4  # a `learn` of at most so many takes less time in SB3's loop than in the compiled function of many
+FEW_STEPS = 4  # a `learn` of at most this many takes less time in SB3's loop than in the compiled function
 
 
 class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPolicyAlgorithm):
