@@ -21,6 +21,7 @@ import jaxenvs
 from bridge.environment_ids import (
     gymnasium_id,
     is_jax_id,
+    is_slower_on_this_device,
     jax_parameters,
     require_in_gymnasium,
     spec_of_jax_id,
@@ -87,8 +88,9 @@ def make_vec_env(
       backend: "jax" for a JaxVecEnv, which steps all environments with one compiled function; "serial" for a
         SerialVecEnv, in this process; "process" for a ProcessVecEnv, in other processes; "ray" for a RayVecEnv, on a
         Ray cluster; "native" for a GymVecEnv of EnvPool, or else of a Gymnasium id's `vector_entry_point`. "auto" is
-        "jax" for what jaxenvs has, and "serial" for all others; the log says which one. If the JAX environment lacks
-        what other arguments ask for, such as `render_mode="human"` or a Gymnasium wrapper, pass "serial".
+        "jax" for what jaxenvs has, and "serial" for all others, and for Box2D on a GPU; the log says which one. If the
+        JAX environment lacks what other arguments ask for, such as `render_mode="human"` or a Gymnasium wrapper, pass
+        "serial".
       opponent: for a game of several players, who plays the other seats: "self", copies of the learner that a
         SelfPlayCallback makes; "random"; a zip, a model or a policy; a list of these, one of which is drawn for each
         game; or an Opponents. `wrapper_class` then wraps the game, so that all players see the same observations.
@@ -254,6 +256,10 @@ def _choose(asked: _Asked) -> tuple[str, Any]:
     env_id = asked.env_id
     backend, source = "jax", env_id
     if isinstance(env_id, str):
+        if is_slower_on_this_device(env_id):
+            what = "backend='serial', because Box2D is slow on a GPU or TPU. backend='jax' makes the JAX environment"
+            _say_once(logging.INFO, f"make_vec_env({env_id}): {what}.")
+            return "serial", env_id
         if not is_jax_id(env_id):
             require_in_gymnasium(env_id)
             backend = "serial"

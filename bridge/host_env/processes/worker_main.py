@@ -356,9 +356,11 @@ def _watch_parent(end: int) -> None:
         os.waitpid(child, 0)
         os.close(worker)
         return
-    if os.fork() == 0:  # not a child of the worker, whose environments may wait for theirs
-        _end_with_parent(end, worker)
-    os._exit(0)
+    try:  # only the worker runs on, even if this raises
+        if os.fork() == 0:  # not a child of the worker, whose environments may wait for theirs
+            _end_with_parent(end, worker)
+    finally:
+        os._exit(0)
 
 
 def _end_with_parent(end: int, worker: int | None = None) -> None:
@@ -367,8 +369,7 @@ def _end_with_parent(end: int, worker: int | None = None) -> None:
     Args:
       worker: a descriptor of the worker's process, if it is not this one.
     """
-    # A parent that closes a worker closes one direction only, which this poll does not report; a dead parent closes
-    # both.
+    # A parent that closes a worker closes one direction, which this poll does not report. A dead parent closes both.
     gone, ended = select.poll(), select.poll()
     gone.register(end, 0)
     if worker is not None:
