@@ -68,7 +68,7 @@ $(OTHER_VERSIONS): test-%: .venv-%/.installed
 WITH_OTHERS := $(addprefix tests/bridge/,host_env/test_envpool.py host_env/test_envpool_atari.py app/test_native.py)
 WITH_OTHERS += $(addprefix tests/bridge/app/,test_zoo.py test_environments.py)
 WITH_OTHERS += tests/docs/test_coming_from.py
-WITH_OTHERS += tests/bridge/host_env/cluster/test_ray_cluster.py
+WITH_OTHERS += tests/bridge/host_env/vector_envs/test_ray_vector_env.py
 PAGES := cluster-environments coming-from/brax coming-from/envpool reference/bridge-environments reference/third-party
 WITH_OTHERS += $(patsubst %,"tests/docs/test_readme.py::test_the_code_of_a_page_runs[docs/%.md]",$(PAGES))
 test-third-party: .venv-third-party/.installed

@@ -27,12 +27,12 @@ from bridge.environment_ids import (
     spec_of_jax_id,
 )
 from bridge.host_env import envpool
-from bridge.host_env.agents.parallel_vector_env import ParallelVectorEnv, is_parallel
-from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.makers import Made, env_fn, maker, require_one
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
+from bridge.host_env.vector_envs.parallel_vector_env import ParallelVectorEnv, is_parallel
+from bridge.host_env.vector_envs.ray_vector_env import RayVectorEnv
 from bridge.host_env.vectorized import make_vectorized
 from bridge.self_play.policy_pools import SELF, with_opponent
 from bridge.self_play.self_play_callback import SelfPlayCallback
@@ -81,16 +81,16 @@ def make_vec_env(
       wrapper_class: wraps each environment: a jaxenvs Wrapper for JAX environments, a Gymnasium one for others.
       env_kwargs: keywords of `gymnasium.make`, or parameters of the JAX environment.
       vec_env_cls: a class of VecEnv, such as SB3's SubprocVecEnv: then SB3's own `make_vec_env` does everything.
-      vec_env_kwargs: further arguments of ProcessVecEnv, RayVecEnv or `vec_env_cls`; for JaxVecEnv only `devices`, with
-        which "auto" means "jax".
+      vec_env_kwargs: further arguments of ProcessVecEnv, RayVectorEnv or `vec_env_cls`; for JaxVecEnv only `devices`,
+        with which "auto" means "jax".
       monitor_kwargs: arguments of Monitor; for "jax" and "native" only `info_keywords`, and Monitor's default values.
       wrapper_kwargs: arguments of `wrapper_class`.
       backend: "jax" for a JaxVecEnv, which steps all environments with one compiled function; "serial" for a
-        SerialVecEnv, in this process; "process" for a ProcessVecEnv, in other processes; "ray" for a RayVecEnv, on a
-        Ray cluster; "native" for a GymVecEnv of EnvPool, or else of a Gymnasium id's `vector_entry_point`. "auto" is
-        "jax" for what jaxenvs has, and "serial" for all others, and for Box2D on a GPU; the log says which one. If the
-        JAX environment lacks what other arguments ask for, such as `render_mode="human"` or a Gymnasium wrapper, pass
-        "serial".
+        SerialVecEnv, in this process; "process" for a ProcessVecEnv, in other processes; "ray" for a GymVecEnv of a
+        RayVectorEnv, on a Ray cluster; "native" for a GymVecEnv of EnvPool, or else of a Gymnasium id's
+        `vector_entry_point`. "auto" is "jax" for what jaxenvs has, and "serial" for all others, and for Box2D on a GPU;
+        the log says which one. If the JAX environment lacks what other arguments ask for, such as
+        `render_mode="human"` or a Gymnasium wrapper, pass "serial".
       opponent: for a game of several players, who plays the other seats: "self", copies of the learner that a
         SelfPlayCallback makes; "random"; a zip, a model or a policy; a list of these, one of which is drawn for each
         game; or an Opponents. `wrapper_class` then wraps the game, so that all players see the same observations.
@@ -234,7 +234,7 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
         if monitor_dir is not None:
             monitor_dir = os.path.abspath(monitor_dir)  # an actor may run in another folder
             os.makedirs(monitor_dir, exist_ok=True)
-    cls: Callable[..., VecEnv] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVecEnv}[backend]
+    cls: Callable[..., Any] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVectorEnv}[backend]
     accepted = [name for name in inspect.signature(cls).parameters if name != "env_fns"]
     if asked.vec_env_kwargs.keys() - set(accepted):
         takes = f"only {', '.join(map(repr, accepted))} in" if accepted else "no"
@@ -247,6 +247,7 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
         make = maker(asked.env_id, asked.env_kwargs)
         env_fns.append(env_fn(make, env_seed, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs))
     host_vec_env = cls(env_fns, **asked.vec_env_kwargs)
+    host_vec_env = GymVecEnv(host_vec_env) if backend == "ray" else host_vec_env
     host_vec_env.seed(asked.seed)
     return host_vec_env
 

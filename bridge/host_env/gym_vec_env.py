@@ -18,6 +18,7 @@ from bridge.host_env.batches import is_unshared, new_batch, rows, stack, take, w
 from bridge.host_env.host_vec_env import HostVecEnv
 from bridge.host_env.partial_resets import PartialReset, autoreset_mode_of, partial_reset_of, require_vector_env
 from bridge.host_env.step_infos import StepInfos
+from bridge.host_env.vector_envs.ray_vector_env import RayVectorEnv
 from bridge.host_env.vector_infos import info_dicts, kept
 from bridge.observations import map_parts, parts_of
 from bridge.sb3 import Infos
@@ -51,9 +52,9 @@ class GymVecEnv(HostVecEnv):
         """Wrap a vector environment.
 
         Args:
-          vector_env: a SyncVectorEnv, an AsyncVectorEnv, a result of `gymnasium.make_vec`, an EnvPool with Gymnasium's
-            interface, or a custom one with `metadata["autoreset_mode"]`. The GymVecEnv owns it from now on. A custom
-            one with NEXT_STEP or DISABLED is reset once here, to check whether it reads `reset_mask`.
+          vector_env: a SyncVectorEnv, an AsyncVectorEnv, a RayVectorEnv, a result of `gymnasium.make_vec`, an EnvPool
+            with Gymnasium's interface, or a custom one with `metadata["autoreset_mode"]`. The GymVecEnv owns it from
+            now on. A custom one with NEXT_STEP or DISABLED is reset once here, to check whether it reads `reset_mask`.
 
         Raises:
           ValueError, TypeError: it is not a vector environment; SB3 has no policies for its spaces; it cannot reset
@@ -292,7 +293,7 @@ class GymVecEnv(HostVecEnv):
         if hasattr(core, "envs"):
             return all(is_wrapped(env, Monitor) for env in core.envs)
         # In other processes, a method of Monitor reveals it.
-        return isinstance(core, gymnasium.vector.AsyncVectorEnv) and all(
+        return isinstance(core, gymnasium.vector.AsyncVectorEnv | RayVectorEnv) and all(
             core.call("has_wrapper_attr", "get_episode_rewards")
         )
 

@@ -31,7 +31,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.native_vec_env import NativeVecEnv
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
-from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.originals import has_own_methods, is_shadowed, remember, remember_packages, replaced, routines
 from bridge.replay.rows import is_known
@@ -75,7 +74,7 @@ KEEPS_OBSERVATIONS = (
 SERIAL = (SerialVecEnv, DummyVecEnv)
 # Others, such as TransformObservation, call functions of users.
 GYMNASIUM_WRAPPERS = (TimeLimit, OrderEnforcing, PassiveEnvChecker, Monitor)
-ELSEWHERE = (JaxVecEnv, WorkerVecEnv, ProcessVecEnv, SubprocVecEnv)
+ELSEWHERE = (JaxVecEnv, ProcessVecEnv, SubprocVecEnv)
 SCHEDULES = tuple(
     getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
 )
@@ -194,7 +193,7 @@ def _has_library_methods(env: Any) -> bool:
 def keeps_observations(env: VecEnv | None) -> bool:
     """Return whether environments return observations that they never overwrite, so that they may be read later."""
     *_, inner = inner_environments(env)
-    return (type(inner) in KEEPS_OBSERVATIONS or isinstance(inner, WorkerVecEnv)) and not has_own_methods(inner)
+    return type(inner) in KEEPS_OBSERVATIONS and not has_own_methods(inner)
 
 
 def _is_known_logger(logger: object) -> bool:

@@ -21,27 +21,60 @@ closed and end too, and nothing is left over.
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
 import subprocess
+import time
+import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cloudpickle
 import gymnasium
+import numpy as np
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from bridge.host_env.processes.step_memory import anonymous_file
-from bridge.host_env.processes.worker_handle import WorkerProcess
-from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
-from jaxenvs.arguments import positive_int
+from bridge.host_env.episodes import Episodes, infos_of_step
+from bridge.host_env.processes.step_memory import StepMemory, anonymous_file
+from bridge.host_env.processes.worker_main import CALL, RESET, STEP, StepReport, dumps
+from bridge.host_env.processes.worker_process import Deadline, WorkerDied, WorkerError, WorkerProcess, shut_down
+from bridge.vec_env.argument_checks import env_indices_of
+from jaxenvs.arguments import number, one_of, positive_int
 
 IS_POSIX = os.name == "posix"
 
+# Seconds that workers have to close their environments before they are killed: in `close`, and after a fault.
+SECONDS_TO_CLOSE = 30.0
+SECONDS_AFTER_A_FAULT = 2.0
+# A worker that dies this many times in a row before its new episodes have begun is not restarted any more.
+MOST_STARTS = 10
+# With a `step_timeout`, the seconds for `reset`, and for all attempts to restart a worker, unless `step_timeout` is
+# longer.
+SECONDS_TO_BEGIN = 60.0
 
-class ProcessVecEnv(WorkerVecEnv):
+log = logging.getLogger("bridge")
+
+
+class ProcessVecEnv(VecEnv):
     """Vectorized environment whose Gymnasium environments run in other processes, one or several in each.
 
     Use it for environments that take longer than waking a process, on Linux and macOS. Observations, rewards and flags
-    are in shared memory; infos are sent only if they are not empty. Results, and what happens when an environment
-    raises or a process dies, are as in WorkerVecEnv.
+    are in shared memory; infos are sent only if they are not empty. `reset` and `step` return the same as SerialVecEnv,
+    and environments with the same seeds do the same. Infos have `episode`, as if each environment were in a Monitor.
+
+    If an environment raises in a step or a reset, a WorkerError with its traceback and index is raised. If a process is
+    killed or ends at any time, a WorkerDied with the indices of its environments is raised. Then the other processes
+    are shut down, and this VecEnv is closed. With `on_worker_death="restart"`, a process that died is restarted, and a
+    warning is logged: its environments begin new episodes, unseeded and with the attributes that their factories set
+    (by a factory's `again`, if it has one). In the next step, the previous episodes are truncated, with their last
+    observation as the terminal one and a reward of 0.
+
+    Attributes:
+      restarts: the number of times that processes were restarted.
     """
 
     def __init__(
@@ -60,7 +93,7 @@ class ProcessVecEnv(WorkerVecEnv):
             a step takes less time than waking a process.
           step_timeout: seconds that a step, with the resets in it, may take. A process that takes longer is killed, and
             counts as dead. `reset` and restarting a process may take 60 s, or `step_timeout` if it is longer. Without
-            it there is no limit.
+            it there is no limit; `env_method` never has one.
           on_worker_death: "raise" for a WorkerDied that closes this VecEnv; "restart" to start a process that died
             again, with new episodes in its environments.
 
@@ -71,14 +104,268 @@ class ProcessVecEnv(WorkerVecEnv):
         """
         if not IS_POSIX:
             raise OSError("ProcessVecEnv needs Linux or macOS. On other systems, use SB3's SubprocVecEnv.")
-        self._file = anonymous_file()
         size = positive_int("envs_per_process", envs_per_process)
-        super().__init__(env_fns, size, self._file.fileno(), step_timeout, on_worker_death)
+        num_envs = positive_int("the number of env_fns", len(env_fns))
+        if step_timeout is not None:
+            number("step_timeout", step_timeout, above=0)
+        self._step_timeout = step_timeout
+        self._restart = one_of("on_worker_death", on_worker_death, ("raise", "restart")) == "restart"
+        self.restarts = 0
+        self._has_state = False
+        self._file = anonymous_file()
+        self._workers: list[WorkerProcess] = []
+        self._finalizer = weakref.finalize(self, shut_down, self._workers, SECONDS_AFTER_A_FAULT)
+        try:
+            for first in range(0, num_envs, size):
+                env_indices = range(first, min(first + size, num_envs))
+                pickled = cloudpickle.dumps([env_fns[index] for index in env_indices])
+                self._workers.append(WorkerProcess(env_indices, pickled, self._file.fileno(), step_timeout))
+            self._worker_of = {index: worker for worker in self._workers for index in worker.env_indices}
+            started = [pickle.loads(worker.receive()) for worker in self._workers]
+            observation_space, action_space, metadata, _ = started[0]
+            self._memory = StepMemory(self._file.fileno(), num_envs, observation_space, action_space)
+            for worker in self._workers:
+                worker.share(self._memory)
+            for worker in self._workers:
+                worker.receive()
+            # The slot of the last observations; the next ones are written into the other. Then the step under way: its
+            # infos, the workers that have not finished it, and their deadline.
+            self._slot = 0
+            self._report: StepReport | None = None
+            self._pending: list[WorkerProcess] = []
+            self._step_deadline: Deadline | None = None
+            super().__init__(num_envs, observation_space, action_space)
+        except BaseException:
+            shut_down(self._workers, 0)
+            raise
+        self.metadata = metadata
+        self._episodes = Episodes(num_envs, all(monitored for *_, monitored in started))
 
-    def _new_worker(self, env_indices: range, env_fns: bytes) -> WorkerProcess:
-        return WorkerProcess(env_indices, env_fns, self._file.fileno(), self._step_timeout)
+    # --- Stepping -----------------------------------------------------------------------------------------------
+
+    def reset(self) -> VecEnvObs:
+        """Begin an episode in every environment. The result of a step under way is discarded.
+
+        Raises:
+          WorkerError: an environment raised.
+          WorkerDied: a worker died and was not restarted.
+        """
+        workers = self._open()
+        begin = []
+        for worker in workers:
+            seeds = [self._seeds[index] for index in worker.env_indices]
+            begin.append(pickle.dumps((seeds, [self._options[index] for index in worker.env_indices])))
+        self._report, self._pending = None, []
+        for worker, message in zip(workers, begin):
+            worker.send(RESET, self._slot, message)
+        self.reset_infos = []
+        deadline = self._deadline("finish its reset within", SECONDS_TO_BEGIN)
+        for worker, message in zip(list(workers), begin):
+            self.reset_infos += pickle.loads(self._receive(worker, self._slot, message, deadline))
+            worker.new_infos = None
+        self._reset_seeds()
+        self._reset_options()
+        self._episodes.begin()
+        self._has_state = True
+        return self._memory.copy_observations(self._slot, slice(None))
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Start a step of all environments, and return immediately.
+
+        Raises:
+          ValueError, TypeError: the actions have another shape, or a dtype that does not fit. No environment was
+            stepped.
+        """
+        self._require_state()
+        self._memory.write_actions(actions)
+        self._step_deadline = self._deadline("finish its step within step_timeout =")
+        self._report, self._pending = StepReport({}, {}, {}), list(self._workers)
+        for worker in self._workers:
+            if worker.new_infos is None:
+                worker.send(STEP, 1 - self._slot)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Return observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step.
+
+        Raises:
+          WorkerError: an environment raised.
+          WorkerDied: a worker died and was not restarted.
+        """
+        self._open()
+        if self._report is None:
+            raise RuntimeError("step_wait was called without step_async.")
+        self._collect()
+        report, self._report, self._slot = self._report, None, 1 - self._slot
+        memory = self._memory
+        # Copied, because the infos are made when they are read, and the next step may have begun by then.
+        terminated, truncated = memory.terminated.copy(), memory.truncated.copy()
+        for index in (terminated | truncated).nonzero()[0].tolist():
+            report.terminal[index] = memory.copy_observations("terminal", index)
+        dones, infos = infos_of_step(self._episodes, memory.rewards, terminated, truncated, report, self.reset_infos)
+        return memory.copy_observations(self._slot, slice(None)), memory.rewards.astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """Close the environments and end their workers."""
+        shut_down(self._workers, SECONDS_TO_CLOSE)
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
         """The processes, in the order of their environments; none after `close`."""
-        return [worker.process for worker in self._workers if isinstance(worker, WorkerProcess)]
+        return [worker.process for worker in self._workers]
+
+    # --- Attributes ---------------------------------------------------------------------------------------------
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """Return an attribute of each environment, or of one of its wrappers.
+
+        Raises:
+          AttributeError: there is no such attribute.
+          WorkerError: the environment raised another error, and nothing is shut down; or its worker died.
+        """
+        return self._call(indices, "get_attr", attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute as SerialVecEnv does. A restarted worker has the value that the factory sets."""
+        self._call(indices, "set_attr", attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of each environment, with the errors of `get_attr`."""
+        return self._call(indices, "env_method", method_name, method_args, method_kwargs)
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """Return SB3's result, but always True for Monitor, because the infos of ended episodes have its `episode`."""
+        if issubclass(wrapper_class, Monitor):
+            return [True for _ in env_indices_of(indices, self.num_envs)]
+        return self._call(indices, "env_is_wrapped", wrapper_class.__module__, wrapper_class.__qualname__)
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """Return a picture of each environment."""
+        if self.render_mode != "rgb_array":
+            warnings.warn(f"get_images needs render_mode 'rgb_array', got {self.render_mode!r}.", stacklevel=2)
+            return [None for _ in range(self.num_envs)]
+        return self.env_method("render")
+
+    # --- Inside -------------------------------------------------------------------------------------------------
+
+    def _open(self) -> list[WorkerProcess]:
+        if not self._workers:
+            raise RuntimeError(
+                "This ProcessVecEnv is closed, either by close() or after an error in a worker: make a new one."
+            )
+        return self._workers
+
+    def _require_state(self) -> None:
+        self._open()
+        if not self._has_state:
+            raise RuntimeError("Call reset() first: the environments have no state.")
+
+    def _deadline(self, what: str, at_least: float = 0.0) -> Deadline | None:
+        """Return the deadline of an operation that begins now; None without a `step_timeout`."""
+        return None if self._step_timeout is None else Deadline.within(max(at_least, self._step_timeout), what)
+
+    def _collect(self) -> None:
+        """Wait for the workers that have not finished the step under way."""
+        while self._report is not None and self._pending:
+            worker = self._pending[0]
+            payload = b""
+            if worker.new_infos is None:  # else it died before the step
+                payload = self._receive(worker, 1 - self._slot, None, self._step_deadline)
+            if worker.new_infos is not None:
+                self._memory.truncate(worker.env_indices, self._slot)
+                self._add_new_infos(worker, self._report)
+            elif payload:
+                infos, begun = pickle.loads(payload)
+                self._report.infos.update((worker.env_indices[row], info) for row, info in infos.items())
+                self._report.begun.update((worker.env_indices[row], info) for row, info in begun.items())
+            self._pending.pop(0)
+
+    def _receive(
+        self, worker: WorkerProcess, slot: int, begin: bytes | None = None, deadline: Deadline | None = None
+    ) -> bytes:
+        """Return the answer to a command for the environments; from a restarted worker, the answer to a reset.
+
+        If an environment raised, or a worker died and is not restarted, all workers are shut down.
+
+        Args:
+          slot: the slot of a restarted worker's first observations.
+          begin: the arguments of a restarted worker's reset; unseeded if not given.
+          deadline: the time until which the worker must answer, if there is one.
+        """
+        try:
+            try:
+                return worker.receive(deadline)
+            except WorkerDied as error:
+                if not self._restart:
+                    raise
+                return self._start_again(worker, error, slot, begin)
+        except WorkerError:
+            shut_down(self._workers, SECONDS_AFTER_A_FAULT)
+            raise
+
+    def _start_again(self, worker: WorkerProcess, error: WorkerDied, slot: int, begin: bytes | None) -> bytes:
+        nothing = [None for _ in worker.env_indices]
+        deadline = self._deadline("restart within", SECONDS_TO_BEGIN)
+        for _ in range(MOST_STARTS):
+            self.restarts += 1
+            log.warning("%s It is restarted with new episodes (restart %d).", error, self.restarts)
+            try:
+                worker.start()
+                worker.receive(deadline)
+                worker.share(self._memory)
+                worker.receive(deadline)
+                worker.send(RESET, slot, begin or pickle.dumps((nothing, nothing)))
+                infos = worker.receive(deadline)
+                worker.new_infos = pickle.loads(infos)
+                return infos
+            except WorkerDied as next_error:
+                error = next_error
+                if deadline is not None and time.monotonic() > deadline.at:
+                    break
+            except BaseException:  # half started: the next command to it will find it dead
+                worker.end()
+                raise
+        raise error
+
+    def _add_new_infos(self, worker: WorkerProcess, report: StepReport) -> None:
+        report.begun.update(zip(worker.env_indices, worker.new_infos or []))
+        worker.new_infos = None
+
+    def _call(self, indices: VecEnvIndices, name: str, *arguments: Any) -> list[Any]:
+        """Return a result for each environment."""
+        self._open()
+        self._collect()  # as a worker answers in order
+        env_indices = env_indices_of(indices, self.num_envs)
+        per_worker: dict[WorkerProcess, list[int]] = {}
+        for index in env_indices:
+            per_worker.setdefault(self._worker_of[index], []).append(index)
+        messages = {worker: dumps((name, theirs, arguments)) for worker, theirs in per_worker.items()}
+        for worker, message in messages.items():
+            worker.send(CALL, payload=message)
+        results = {}
+        for worker, message in messages.items():
+            results[worker] = iter(pickle.loads(self._result(worker, message)))
+        return [next(results[self._worker_of[index]]) for index in env_indices]
+
+    def _result(self, worker: WorkerProcess, message: bytes) -> bytes:
+        try:
+            try:
+                return worker.receive()
+            except WorkerDied as error:
+                if not self._restart:
+                    shut_down(self._workers, SECONDS_AFTER_A_FAULT)
+                    raise
+                if self._report is not None:
+                    self._memory.truncate_ended_step(worker.env_indices, 1 - self._slot)
+                self._start_again(worker, error, 1 - self._slot, None)
+                if self._report is not None:
+                    self._add_new_infos(worker, self._report)
+                worker.send(CALL, payload=message)
+                return worker.receive()
+        except WorkerError as error:
+            if error.attribute_error is not None:
+                raise AttributeError(error.attribute_error) from None
+            raise

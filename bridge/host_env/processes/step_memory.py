@@ -1,4 +1,4 @@
-"""StepMemory: the arrays through which a WorkerVecEnv and its workers exchange a step."""
+"""StepMemory: the arrays through which a ProcessVecEnv and its workers exchange a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepMemory:
     def __init__(
         self, file: int, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        """Allocate the arrays in the memory of a file that the workers share, or in PRIVATE memory."""
+        """Allocate the arrays in the memory of a file that the workers share."""
         if not isinstance(action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise ValueError(
                 f"action_space must be a Box, Discrete, MultiDiscrete or MultiBinary for SB3, got {action_space}."

@@ -2,7 +2,7 @@
 
 A worker runs this file as a script. It imports neither `bridge` nor JAX and PyTorch, which `bridge` imports, unless its
 environments do: it starts in a third of a second and takes 40 MB, where those imports take seconds and hundreds of MB.
-`SerialVecEnv` runs the same loop, and the actors of a RayVecEnv have the same Worker.
+`SerialVecEnv` runs the same loop.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ ANSWER, RAISED = range(2)
 
 # Time that a worker has to finish its step and close its environments after its parent has gone.
 SECONDS_TO_CLOSE = 2.0
-
-# Stands for a file: memory of this process alone. Rows that are never written take no memory.
-PRIVATE = -1
 
 # Types of values in an info that cannot be modified.
 IMMUTABLE = {type(None), bool, int, float, str, bytes, np.bool_, np.float32, np.float64, np.int32, np.int64}
@@ -217,16 +214,12 @@ class Channel:
 
 
 def shared_arrays(file: int, fields: Mapping[Any, tuple[str, tuple[int, ...]]]) -> dict[Any, np.ndarray]:
-    """Return arrays of these dtypes and shapes in the memory of a file: the same for all processes that have the file.
-
-    In PRIVATE memory, they are for this process alone.
-    """
+    """Return arrays of these dtypes and shapes in a file's memory: the same for all processes that have the file."""
     offsets, size = [], 0
     for dtype, shape in fields.values():
         offsets.append(size)
         size += -(-np.dtype(dtype).itemsize * int(np.prod(shape)) // 64) * 64  # no two share a cache line
-    if file != PRIVATE:
-        os.ftruncate(file, size)
+    os.ftruncate(file, size)
     memory = mmap.mmap(file, size)
     return {
         name: np.frombuffer(memory, dtype, int(np.prod(shape)), offset).reshape(shape)
@@ -256,7 +249,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 class Worker:
-    """Some environments of a WorkerVecEnv, and the commands that their parent sends.
+    """Some environments of a ProcessVecEnv, and the commands that their parent sends.
 
     Attributes:
       serial_envs: the environments; none before the first command.

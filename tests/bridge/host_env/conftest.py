@@ -1,4 +1,4 @@
-"""Environments in workers, processes and actors of a stand-in for Ray, as fixtures."""
+"""Environments in processes, as fixtures."""
 
 import functools
 import os
@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from bridge import ProcessVecEnv
-from tests.bridge.host_env.cluster import ray_stand_in
 from tests.bridge.host_env.host_environments import Counting
 
 ENV_FNS = [functools.partial(Counting, length=50)] * 3
@@ -26,26 +25,10 @@ class Processes:
         os.kill(venv.processes[worker].pid, signal.SIGKILL)
 
 
-class Actors:
-    kind = "actor"
-
-    def __init__(self):
-        self.ray = ray_stand_in.Ray()
-
-    def make(self, **arguments):
-        return ray_stand_in.make(ENV_FNS, ray=self.ray, **arguments)
-
-    def started(self, venv):
-        return [actor.process for actor in self.ray.actors]
-
-    def kill(self, venv, worker):
-        self.ray.kill(self.ray.actors[worker])
-
-
-@pytest.fixture(params=[Processes, Actors], ids=["process", "ray"])
-def workers(request):
-    """Functions that start and kill workers of each kind; folders for one kind override this fixture."""
-    return request.param()
+@pytest.fixture
+def workers():
+    """Functions that start and kill processes."""
+    return Processes()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Failures of the processes of a ProcessVecEnv; test_worker_vec_env has the failures of all kinds of workers."""
+"""Failures of the processes of a ProcessVecEnv; test_worker_vec_env has more of them."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
 from bridge import PPO, ProcessVecEnv, SerialVecEnv, WorkerDied, WorkerError, factory, make_vec_env
-from bridge.host_env.processes import process_vec_env, worker_vec_env
+from bridge.host_env.processes import process_vec_env
 from tests.bridge.host_env.host_environments import EXIT, HANG, SEGMENTATION_FAULT, SIGKILL, Counting, Talkative
 
 
@@ -116,7 +116,7 @@ def test_a_worker_that_hangs_whenever_it_is_started_is_given_up(tmp_path, monkey
 
     venv = ProcessVecEnv([make], on_worker_death="restart", step_timeout=0.2)
     venv.reset()
-    monkeypatch.setattr(worker_vec_env, "SECONDS_TO_BEGIN", 0.5)
+    monkeypatch.setattr(process_vec_env, "SECONDS_TO_BEGIN", 0.5)
     (tmp_path / "taken").touch()
     with pytest.raises(WorkerDied, match=r"The process of environment 0 did not restart within 0.5 s"):
         venv.step(np.array([HANG]))
@@ -129,7 +129,7 @@ def test_with_a_step_timeout_a_reset_that_hangs_is_named(monkeypatch):
         def reset(self, **arguments):
             time.sleep(60)
 
-    monkeypatch.setattr(worker_vec_env, "SECONDS_TO_BEGIN", 0.5)
+    monkeypatch.setattr(process_vec_env, "SECONDS_TO_BEGIN", 0.5)
     with pytest.raises(WorkerDied, match=r"The process of environment 0 did not finish its reset within 0.5 s"):
         ProcessVecEnv([HangsInReset], step_timeout=0.2).reset()
 

@@ -1,4 +1,4 @@
-"""The parent's side of a worker of a WorkerVecEnv: commands, answers and failures; and a worker that is a process."""
+"""The parent's side of a process of a ProcessVecEnv: commands, answers and failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -64,25 +63,29 @@ class Deadline(NamedTuple):
         return cls(time.monotonic() + seconds, f"{what} {seconds:g} s")
 
 
-class WorkerHandle(ABC):
-    """The parent's side of a worker, which has some of the environments. Commands are answered in order.
+class WorkerProcess:
+    """A process that has some of the environments. It answers commands in order.
 
     Attributes:
       env_indices: the indices of its environments.
-      new_infos: if the worker was restarted since the last step, the infos of its environments' resets.
+      new_infos: if it was restarted since the last step, the infos of its environments' resets.
+      process: the process.
     """
 
-    def __init__(self, env_indices: range, env_fns: bytes) -> None:
-        """Start the worker, and let it make its environments with a pickled list of functions."""
+    def __init__(self, env_indices: range, env_fns: bytes, memory: int, step_timeout: float | None) -> None:
+        """Start the process, and let it make its environments with a pickled list of functions.
+
+        `memory` is the descriptor of the file whose memory is shared.
+        """
         self.env_indices = env_indices
         self.new_infos: list[dict[str, Any]] | None = None
         self._parent = os.getpid()
-        self._env_fns = env_fns
+        self._env_fns, self._memory, self._step_timeout = env_fns, memory, step_timeout
         self.start(again=False)
 
     @property
     def is_ours(self) -> bool:
-        """True if this process started the worker. A process forked from it only shares the open files."""
+        """True if this process started it. A process forked from it only shares the open files."""
         return self._parent == os.getpid()
 
     @property
@@ -90,57 +93,8 @@ class WorkerHandle(ABC):
         first, last = self.env_indices[0], self.env_indices[-1]
         return f"environment {first}" if first == last else f"environments {first} to {last}"
 
-    @abstractmethod
     def start(self, again: bool = True) -> None:
-        """Start the worker, and send the command to make its environments, the first time or again."""
-
-    @abstractmethod
-    def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
-        """Send a command. If the worker has gone, `receive` raises, and not this method."""
-
-    def share(self, memory: StepMemory) -> None:
-        """Send the command to exchange steps through this memory."""
-        self.send(SHARE, payload=memory.layout)
-
-    @abstractmethod
-    def receive(self, deadline: Deadline | None = None) -> bytes:
-        """Return the answer to the last command.
-
-        Raises:
-          WorkerDied: the worker ended, or the deadline passed, and the worker was killed.
-          WorkerError: an environment raised.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Send the command to close the environments and end. Does not wait."""
-
-    @abstractmethod
-    def end(self, deadline: float = 0.0) -> int | None:
-        """Wait for the worker's end, kill it at the deadline, and return its exit code, if there is one."""
-
-    def _answered(self, kind: int, payload: bytes) -> bytes:
-        """Return the payload of an ANSWER, or raise the WorkerError of an environment."""
-        if kind == ANSWER:
-            return payload
-        index, attribute_error, text = pickle.loads(payload)
-        message = f"Environment {index} raised an error in its process:\n\n{text}"
-        raise WorkerError(message, [index], attribute_error)
-
-
-class WorkerProcess(WorkerHandle):
-    """A process with some of the environments.
-
-    Attributes:
-      process: the process.
-    """
-
-    def __init__(self, env_indices: range, env_fns: bytes, memory: int, step_timeout: float | None) -> None:
-        """Start the process; `memory` is the descriptor of the file whose memory is shared."""
-        self._memory, self._step_timeout = memory, step_timeout
-        super().__init__(env_indices, env_fns)
-
-    def start(self, again: bool = True) -> None:
+        """Start the process, and send the command to make its environments, the first time or again."""
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -157,11 +111,22 @@ class WorkerProcess(WorkerHandle):
         self.send(START, payload=pickle.dumps((sys.path, self.env_indices[0], self._env_fns, again)))
 
     def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
+        """Send a command. If the process has gone, `receive` raises, and not this method."""
         self._sequence = (self._sequence + 1) % 256
         with contextlib.suppress(OSError):
             self._channel.send(kind, self._sequence, slot, payload)
 
+    def share(self, memory: StepMemory) -> None:
+        """Send the command to exchange steps through this memory."""
+        self.send(SHARE, payload=memory.layout)
+
     def receive(self, deadline: Deadline | None = None) -> bytes:
+        """Return the answer to the last command.
+
+        Raises:
+          WorkerDied: the process ended, or the deadline passed, and the process was killed.
+          WorkerError: an environment raised.
+        """
         while True:
             try:
                 kind, sequence, _, payload = self._channel.receive()
@@ -175,14 +140,23 @@ class WorkerProcess(WorkerHandle):
             except (EOFError, OSError):
                 raise self._died() from None
             if sequence == self._sequence:  # else it answers a command that Ctrl-C interrupted
-                return self._answered(kind, payload)
+                break
+        if kind == ANSWER:
+            return payload
+        index, attribute_error, text = pickle.loads(payload)
+        message = f"Environment {index} raised an error in its process:\n\n{text}"
+        raise WorkerError(message, [index], attribute_error)
 
     def close(self) -> None:
+        """Send the command to close the environments and end. Does not wait."""
         with contextlib.suppress(OSError):  # the worker has gone
             self._channel.socket.shutdown(socket.SHUT_WR)
 
     def end(self, deadline: float = 0.0) -> int:
-        """Wait for the worker's end or kill it, and kill the processes that its environments started."""
+        """Wait for the process's end, or kill it at the deadline, and kill the processes that its environments started.
+
+        Returns its exit code.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, for ended processes
@@ -198,7 +172,7 @@ class WorkerProcess(WorkerHandle):
         return WorkerDied(f"The process of {self.envs_in_words} {how} (exit code {code}).", self.env_indices, code)
 
 
-def shut_down(workers: list[WorkerHandle], seconds: float) -> None:
+def shut_down(workers: list[WorkerProcess], seconds: float) -> None:
     """Let workers close their environments and end; kill workers that take longer. Empties the list."""
     if not all(worker.is_ours for worker in workers):
         return

@@ -1,1 +1,0 @@
-"""Environments of several agents that are stepped on the host."""

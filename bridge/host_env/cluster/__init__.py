@@ -1,1 +1,0 @@
-"""Gymnasium environments in the actors of a Ray cluster: workers that share no memory with their parent."""

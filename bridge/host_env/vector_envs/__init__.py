@@ -1,0 +1,1 @@
+"""Vector environments of Gymnasium, which a GymVecEnv presents to Stable-Baselines3."""
