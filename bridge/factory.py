@@ -28,7 +28,7 @@ from bridge.environment_ids import (
 )
 from bridge.host_env import envpool
 from bridge.host_env.gym_vec_env import GymVecEnv
-from bridge.host_env.makers import Made, env_fn, maker, require_one
+from bridge.host_env.makers import FirstMade, env_fn, maker, require_one
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.host_env.vector_envs.parallel_vector_env import ParallelVectorEnv, is_parallel
@@ -280,7 +280,7 @@ def _choose(asked: _Asked) -> tuple[str, Any]:
             backend, source = PARALLEL, _parallel_maker(asked, env)
             _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
             return backend, source
-        backend, source = "jax" if isinstance(env, Environment) else "serial", Made(env_id, env)
+        backend, source = "jax" if isinstance(env, Environment) else "serial", FirstMade(env_id, env)
     name = env_id if isinstance(env_id, str) else shown(env_id)
     _say_once(logging.INFO, f"make_vec_env({name}): {backend=}.")
     if backend == "serial":
@@ -290,7 +290,9 @@ def _choose(asked: _Asked) -> tuple[str, Any]:
 
 def _parallel_maker(asked: _Asked, env: Any) -> Callable[[], Any]:
     """Return the function that makes PettingZoo's environments, from one, or from the function that made it."""
-    return functools.partial(Made(asked.env_id, env), **asked.env_kwargs) if callable(asked.env_id) else lambda: env
+    return (
+        functools.partial(FirstMade(asked.env_id, env), **asked.env_kwargs) if callable(asked.env_id) else lambda: env
+    )
 
 
 def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:

@@ -13,7 +13,7 @@ from bridge.sb3 import Infos
 from bridge.vec_env.infos import QuietInfos, mark_ended, mark_episodes
 
 
-class Episodes:
+class EpisodeStatistics:
     """Counter of the returns and lengths of the current episodes, for all environments at once.
 
     No loop runs over the environments whose episode continues.
@@ -78,7 +78,7 @@ class Episodes:
 
 
 def infos_of_step(
-    episodes: Episodes,
+    episodes: EpisodeStatistics,
     rewards: np.ndarray,
     terminated: np.ndarray,
     truncated: np.ndarray,

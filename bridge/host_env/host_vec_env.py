@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from bridge.host_env.episodes import Episodes
+from bridge.host_env.episodes import EpisodeStatistics
 from bridge.sb3 import Infos, Space
 from bridge.vec_env.actions import ActionChecker
 from bridge.vec_env.argument_checks import env_indices_of
@@ -41,7 +41,7 @@ class HostVecEnv(BatchedVecEnv):
         """
         self._source = source
         self._check_action = ActionChecker(action_space, num_envs, action_space.dtype)
-        self._episodes = Episodes(num_envs, monitored)
+        self._episodes = EpisodeStatistics(num_envs, monitored)
         self._is_reset = self._is_stepping = False
         super().__init__(num_envs, observation_space, action_space)
 

@@ -67,7 +67,7 @@ def env_fn(
     return make_env
 
 
-class Made:
+class FirstMade:
     """A function that makes environments, and has already made one, which it returns first."""
 
     def __init__(self, make: Callable[..., Any], env: Any) -> None:

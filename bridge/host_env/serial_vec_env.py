@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.util import dict_to_obs
 
-from bridge.host_env.episodes import Episodes, infos_of_step
+from bridge.host_env.episodes import EpisodeStatistics, infos_of_step
 from bridge.host_env.processes.worker_main import SerialEnvs, set_attribute
 from bridge.vec_env.argument_checks import env_indices_of
 
@@ -43,7 +43,7 @@ class SerialVecEnv(DummyVecEnv):
         """
         super().__init__(list(env_fns))
         self._serial_envs = SerialEnvs(self.envs)
-        self._episodes = Episodes(self.num_envs, self._serial_envs.monitored)
+        self._episodes = EpisodeStatistics(self.num_envs, self._serial_envs.monitored)
         self._parts = [(key, array.shape, array.dtype) for key, array in self.buf_obs.items()]
 
     def reset(self) -> VecEnvObs:

@@ -38,12 +38,12 @@ class Limits:
     Attributes:
       count: the largest number of iterations. An int is part of the compiled function, which has a gradient unless the
         loop draws; with an array, all counts share one compiled function. None: any number.
-      goes_on: whether to continue from a carry. None: always.
-      at_least_once: whether the first iteration takes place whatever `goes_on` returns.
+      can_continue: whether to continue from a carry. None: always.
+      at_least_once: whether the first iteration takes place whatever `can_continue` returns.
     """
 
     count: int | jax.Array | None = None
-    goes_on: Callable[[Any], Any] | None = None
+    can_continue: Callable[[Any], Any] | None = None
     at_least_once: bool = False
 
 
@@ -59,7 +59,7 @@ def run(loop: Loop, carry: Any, limits: Limits, keep: int | None = None, bar: Ba
     """
     at_once, count = loop.num_at_once, limits.count
     carry = start = varying(carry, carry)
-    if isinstance(count, int) and keep == count and loop.draw is None and limits.goes_on is None and bar is None:
+    if isinstance(count, int) and keep == count and loop.draw is None and limits.can_continue is None and bar is None:
         numbers = jnp.arange(count, dtype=jnp.int32)  # the same as below, but an iteration is traced once
         return jax.lax.scan(lambda carry, number: varying(loop.iterate(carry, number, None), start), carry, numbers)
     first = jnp.zeros((), jnp.int32)
@@ -95,19 +95,19 @@ def run(loop: Loop, carry: Any, limits: Limits, keep: int | None = None, bar: Ba
 
 def _repeat(begin: Any, end: Any, body: Callable[[jax.Array, Any], Any], state: Any, limits: Limits) -> Any:
     """Run a loop like `jax.lax.fori_loop`, which may end earlier, and needs no upper bound."""
-    if limits.goes_on is None:
+    if limits.can_continue is None:
         return jax.lax.fori_loop(begin, end, body, state)
 
-    def goes_on(both: tuple[jax.Array, Any]) -> Any:
+    def can_continue(both: tuple[jax.Array, Any]) -> Any:
         number, (carry, _) = both
-        assert limits.goes_on is not None
-        is_on = limits.goes_on(carry)
+        assert limits.can_continue is not None
+        is_more = limits.can_continue(carry)
         if limits.at_least_once:
-            is_on |= number == 0
-        return is_on if end is None else is_on & (number < end)
+            is_more |= number == 0
+        return is_more if end is None else is_more & (number < end)
 
     both = jnp.asarray(begin, jnp.int32), state
-    return jax.lax.while_loop(goes_on, lambda both: (both[0] + 1, body(*both)), both)[1]
+    return jax.lax.while_loop(can_continue, lambda both: (both[0] + 1, body(*both)), both)[1]
 
 
 def zeros(tree: Any, *lead: int) -> Any:

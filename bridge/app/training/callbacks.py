@@ -78,7 +78,7 @@ class Timer:
         self._next = now + max(CHECKPOINT_SECONDS, (now - start) / CHECKPOINT_SHARE)
 
 
-class Episodes(ScheduledCallback):
+class EpisodeLog(ScheduledCallback):
     """Callback that records the return of every episode, and the number of timesteps at which it ended."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Checkpoints(ScheduledCallback):
     It writes none for environments that are not JAX environments, whose state cannot be saved.
     """
 
-    def __init__(self, config: TrainingConfig, folder: Path, episodes: Episodes, interrupt: Interrupt) -> None:
+    def __init__(self, config: TrainingConfig, folder: Path, episodes: EpisodeLog, interrupt: Interrupt) -> None:
         super().__init__()
         self.path, self.metadata = folder / CHECKPOINT, {"config": config.as_json()}
         self._episodes, self._interrupt, self._timer = episodes, interrupt, Timer()
@@ -193,7 +193,7 @@ class SaveStatistics(BaseCallback):
         return True
 
 
-class Progress(ScheduledCallback):
+class ProgressUpdates(ScheduledCallback):
     """Callback that shows a progress bar of the steps, including those before a resume."""
 
     def __init__(self, bar: Any) -> None:

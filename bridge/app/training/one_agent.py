@@ -23,9 +23,9 @@ from bridge.app.runs import (
 )
 from bridge.app.training.callbacks import (
     Checkpoints,
-    Episodes,
+    EpisodeLog,
     Interrupt,
-    Progress,
+    ProgressUpdates,
     Stopped,
     evaluations,
     progress_bar,
@@ -71,7 +71,7 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     resumes = resume and (out / CHECKPOINT).exists()
     if resumes:
         config.require_begun_as(config_of_checkpoint(out), out / CONFIG)
-    env, episodes = make_env(config), Episodes()
+    env, episodes = make_env(config), EpisodeLog()
     if resumes:
         model = read_checkpoint(out, config, env)
         episodes.read(out, until=model.num_timesteps)
@@ -121,7 +121,7 @@ def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
 
 
 def _learn(
-    model: BaseAlgorithm, config: TrainingConfig, out: Path, episodes: Episodes, checkpoints: Checkpoints
+    model: BaseAlgorithm, config: TrainingConfig, out: Path, episodes: EpisodeLog, checkpoints: Checkpoints
 ) -> None:
     """Learn until the budget is spent or Ctrl-C comes.
 
@@ -136,7 +136,7 @@ def _learn(
         with writing(out), progress_bar(total=config.total_timesteps, initial=model.num_timesteps) as bar:
             logs = Path(config.tensorboard_log) / out.name if config.tensorboard_log else out / "tensorboard"
             model.set_logger(configure(str(logs), ["tensorboard"]))
-            callbacks: list[BaseCallback] = [episodes, checkpoints, Progress(bar)]
+            callbacks: list[BaseCallback] = [episodes, checkpoints, ProgressUpdates(bar)]
             if config.eval_freq:
                 env = ending_env(config, EVALUATED_AT_ONCE, like=model.get_env())
                 callbacks.append(evaluations(config, env, out, model.num_timesteps))

@@ -152,7 +152,7 @@ def _iterations(
         now = jax.tree.map(lambda leaf: leaf[number].astype(dtype), settings)
         # An iteration uses the same keys as a rollout and an update that are compiled separately.
         state, rollout, steps, metrics = on_policy.iterate(
-            now, network, of_each, collecting.rollout, on_policy.in_turn, *carry[0]
+            now, network, of_each, collecting.rollout, on_policy.split_twice, *carry[0]
         )
         metrics.pop("explained_variance")  # computed on the host, where NaN is allowed
         is_sound = ~(jnp.isnan(rollout.log_prob).any() | jnp.isnan(state[0].params[POLICY]).any())

@@ -38,7 +38,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from bridge.host_env.episodes import Episodes, infos_of_step
+from bridge.host_env.episodes import EpisodeStatistics, infos_of_step
 from bridge.host_env.processes.step_memory import StepMemory, anonymous_file
 from bridge.host_env.processes.worker_main import CALL, RESET, STEP, StepReport, dumps
 from bridge.host_env.processes.worker_process import Deadline, WorkerDied, WorkerError, WorkerProcess, shut_down
@@ -139,7 +139,7 @@ class ProcessVecEnv(VecEnv):
             shut_down(self._workers, 0)
             raise
         self.metadata = metadata
-        self._episodes = Episodes(num_envs, all(monitored for *_, monitored in started))
+        self._episodes = EpisodeStatistics(num_envs, all(monitored for *_, monitored in started))
 
     # --- Stepping -----------------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ def advance(
             return collector, collected, timestep
 
         (learner, collector, key), _, timestep, metrics = iterate(
-            settings, training.network, optimizers, rollout, in_three, state.learner, state.collector, state.key
+            settings, training.network, optimizers, rollout, split_once, state.learner, state.collector, state.key
         )
         iteration = state.iteration + 1
         recent, of_episodes = state.recent.add(timestep, axis_name)
@@ -120,13 +120,13 @@ def advance(
     return run(Loop(iterate_once), state, Limits(num_iterations), num_iterations, bar)
 
 
-def in_three(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def split_once(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Split a key at once, as `advance` does."""
     key, collect_key, update_key = jax.random.split(key, 3)
     return key, collect_key, update_key
 
 
-def in_turn(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def split_twice(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Split a key as a rollout and an update do that are two separate compiled functions, as in `bridge`."""
     key, collect_key = jax.random.split(key)
     key, update_key = jax.random.split(key)

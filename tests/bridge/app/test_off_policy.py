@@ -87,7 +87,7 @@ def test_without_sb3_contrib_the_command_says_what_to_install(monkeypatch, capsy
 
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, capsys):
-    step, out = callbacks.Episodes._on_step, tmp_path / "killed"
+    step, out = callbacks.EpisodeLog._on_step, tmp_path / "killed"
 
     def killing(self):
         if self.num_timesteps > 90:
@@ -98,7 +98,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, 
         patch.setattr(Pace, "next", lambda self, most: min(most, 8))  # steps a program
         patch.setattr(callbacks, "CHECKPOINT_SECONDS", 0.0)
         patch.setattr(callbacks, "CHECKPOINT_SHARE", 1e9)
-        patch.setattr(callbacks.Episodes, "_on_step", killing)
+        patch.setattr(callbacks.EpisodeLog, "_on_step", killing)
         with pytest.raises(Killed):
             train(out)
     cli.main(["train", "--resume", str(out)])

@@ -41,7 +41,7 @@ def killed(tmp_path, monkeypatch):
     """A run that was killed in its third rollout, with a checkpoint before each."""
 
     def kill(engine="auto"):
-        step = callbacks.Episodes._on_step
+        step = callbacks.EpisodeLog._on_step
 
         def killing(self):
             if self.num_timesteps > 150:
@@ -51,7 +51,7 @@ def killed(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(callbacks, "CHECKPOINT_SECONDS", 0.0)
             patch.setattr(callbacks, "CHECKPOINT_SHARE", 1e9)
-            patch.setattr(callbacks.Episodes, "_on_step", killing)
+            patch.setattr(callbacks.EpisodeLog, "_on_step", killing)
             with pytest.raises(Killed):
                 train(tmp_path / "killed", engine=engine)
         assert not (tmp_path / "killed" / "model.zip").exists()

@@ -8,7 +8,7 @@ from scipy import stats
 from stable_baselines3.common.monitor import ResultsWriter
 
 import bridge
-from bridge.app.training.callbacks import Episodes
+from bridge.app.training.callbacks import EpisodeLog
 from bridge.results.plotting import bootstrap, interquartile_mean
 from jaxenvs import learn
 
@@ -133,7 +133,7 @@ def test_a_result_and_its_metrics_draw_the_same():
 
 
 def test_runs_of_the_command_are_read(tmp_path):
-    episodes = Episodes()
+    episodes = EpisodeLog()
     episodes.timesteps, episodes.returns = [10 * number for number in range(1, 21)], list(map(float, range(20)))
     episodes.write(tmp_path)
     _, ((x, y, _),) = plot(tmp_path)
@@ -142,7 +142,7 @@ def test_runs_of_the_command_are_read(tmp_path):
 
 
 def test_a_run_without_episodes_says_so(tmp_path):
-    Episodes().write(tmp_path)
+    EpisodeLog().write(tmp_path)
     _, ((x, _, label),) = plot({"PPO": tmp_path})
     assert (len(x), label) == (0, "PPO: no episode has ended")
 
