@@ -195,7 +195,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     plan._snapshot = plan._acting = Snapshot(policy)
     try:
         _require_faster(algorithm)
-        plan._snapshot.require_whole()
+        plan._snapshot.require_pure()
         network, parameters = export_policy(policy), plan._snapshot.parameters
         plan.network, plan.params = network, Vector(parameters)
         require_trainable(policy, network)
@@ -229,7 +229,7 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     plan._snapshot = Snapshot(policy)
     try:
         _require_faster(algorithm)
-        plan._snapshot.require_whole()
+        plan._snapshot.require_pure()
         network = export_actor(policy)
         plan.actor, plan._acting = (
             Actor(network, acting_tensors(policy, network)),
