@@ -324,6 +324,8 @@ class _Reading(ast.NodeVisitor):
                     raise Impure("asks for a class that is not known")
             self._value(node.args[0], is_looked_at=True)
             return None
+        if "out" in [each.arg for each in node.keywords]:
+            raise Impure("overwrites something")
         # Arguments of a function that is read are known there.
         is_read = not (function is None or id(it) in CALCULATIONS or isinstance(it, nn.Module))
         looks = id(it) in CALCULATIONS and not node.keywords and len(node.args) == 1
