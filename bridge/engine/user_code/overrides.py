@@ -103,9 +103,7 @@ def names_of_user_code(algorithm: object, env: VecEnv | None) -> tuple[str, ...]
     names = [*_own_methods(algorithm)]
     if not _is_known_logger(vars(algorithm).get("_logger")):
         names.append("logger")
-    for name in ("lr_schedule", "clip_range", "clip_range_vf", "exploration_schedule"):
-        if not _is_known_schedule(vars(algorithm).get(name)):
-            names.append(name)
+    names += impure_schedules(algorithm)
     buffer, noise = (vars(algorithm).get(name) for name in ("replay_buffer", "action_noise"))
     if not (buffer is None or ((is_known(buffer) or type(buffer) in SB3S_BUFFERS) and not has_own_methods(buffer))):
         names.append("replay_buffer")
@@ -197,19 +195,25 @@ def _is_known_logger(logger: object) -> bool:
     return all(type(each) in FORMATS for each in logger.output_formats)
 
 
-def _is_known_schedule(schedule: object) -> bool:
-    """Return whether it makes no difference how often, and for which progress, a schedule is called."""
+def impure_schedules(algorithm: object) -> dict[str, str]:
+    """Return the names of a model's schedules that are not known to be pure, and why."""
+    names = ("lr_schedule", "clip_range", "clip_range_vf", "exploration_schedule")
+    return {name: why for name in names if (why := why_impure(vars(algorithm).get(name)))}
+
+
+def why_impure(schedule: object) -> str | None:
+    """Return why it may make a difference how often a schedule is called; None if it makes none."""
     while type(schedule) in SCHEDULES:
         schedule = vars(schedule).get("value_schedule")
     if schedule is None or isinstance(schedule, int | float):
-        return True
-    # Again only if something that it reads has changed.
+        return None
+    # It is read again only if something that it reads has changed.
     known, purity = _SCHEDULES.get(id(schedule), (None, None))
     if purity is None or known is not schedule or not purity.reads.is_current():
         if len(_SCHEDULES) > MOST_SCHEDULES:
             _SCHEDULES.clear()
         _SCHEDULES[id(schedule)] = schedule, (purity := Purity(schedule))
-    return purity.reason is None
+    return purity.reason
 
 
 def is_constant(schedule: object) -> bool:

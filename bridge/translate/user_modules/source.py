@@ -8,7 +8,7 @@ import collections
 import functools
 import linecache
 import types
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _FUTURE = functools.reduce(
     int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -28,15 +28,17 @@ def definition_of(function: types.FunctionType) -> Definition | None:
     source = "".join(linecache.getlines(code.co_filename, function.__globals__))
     codes, definitions = _parsed(source, code.co_flags & _FUTURE)
     found = definitions[code.co_name, code.co_firstlineno] if code in codes else []
-    if len(found) > 1:  # lambdas in one line
-        positions = {*code.co_positions()}
-        bodies = [(each, each.node.body) for each in found if isinstance(each.node, ast.Lambda)]
-        found = [
-            each
-            for each, body in bodies
-            if (body.lineno, body.end_lineno, body.col_offset, body.end_col_offset) in positions
-        ]
+    if len(found) > 1:  # lambdas in one line: the innermost that has all positions of the code
+        positions = [each for each in code.co_positions() if each[3]]
+        found = [each for each in found if positions and all(_is_inside(at, each.node) for at in positions)][-1:]
     return found[0] if len(found) == 1 else None
+
+
+def _is_inside(at: Any, node: ast.FunctionDef | ast.Lambda) -> bool:
+    body: Any = node.body
+    line, end_line, column, end_column = at
+    start, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
+    return start <= (line, column) and (end_line, end_column) <= end
 
 
 @functools.lru_cache(maxsize=64)

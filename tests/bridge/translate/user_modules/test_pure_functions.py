@@ -295,9 +295,18 @@ def test_schedules_are_read_by_the_same_test():
     assert [Purity(each).reason for each in schedules] == [None] * 4
     for each in (Falling(0.1), lambda left: left * random.random(), lambda left: left * time.time(), input, Net):
         assert Purity(each).reason
-    one, other = (lambda left: left, lambda left: print(left))  # in one line
+
+
+def test_lambdas_in_one_line_are_told_apart():
+    one, other, maker = (
+        lambda left: left,
+        lambda left: left if print(left) else 1.0,
+        lambda by: lambda left: left * by,
+    )
     assert Purity(one).reason is None
     assert "print" in Purity(other).reason
+    assert "Lambda" in Purity(maker).reason
+    assert Purity(maker(2.0)).reason is None
 
 
 def test_what_a_schedule_reads_is_compared_by_value():
