@@ -19,6 +19,8 @@ _ATTRIBUTES: dict[type, dict[str, Any]] = {}
 _REPLACED_BEFORE: dict[type, tuple[str, ...]] = {}
 # Methods that Python calls implicitly, whether or not the class had them before.
 _ACCESS = frozenset(("__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__call__"))
+# The module from which `torch.compile` puts methods into `nn.Module` that mark modules, and change nothing else.
+_MARKS_MODULES = "torch._dynamo.mutation_guard"
 
 
 def remember(*classes: type) -> None:
@@ -85,6 +87,7 @@ def _attributes_now_and_then(cls: type) -> tuple[list[Any], list[Any], bool]:
 def _replaced_in(base: type, cls: type) -> list[str]:
     now, then = vars(base), _ATTRIBUTES[base]
     changed = [name for name in {*now, *then} if now.get(name) is not then.get(name)]
+    changed = [name for name in changed if _module_of(now.get(name)) != _MARKS_MODULES]
     methods = [name for name in changed if _is_method(now.get(name)) or _is_method(then.get(name))]
     if not methods:
         then.clear()
@@ -93,6 +96,10 @@ def _replaced_in(base: type, cls: type) -> list[str]:
     # A method with a new name is called only by the code that assigned it.
     known = {*then, *_ACCESS}.union(*(vars(each) for each in cls.__mro__ if each is not base))
     return [*_REPLACED_BEFORE[base], *sorted(known.intersection(methods))]
+
+
+def _module_of(function: object) -> object:
+    return getattr(function, "__globals__", {}).get("__name__")
 
 
 def _is_method(value: object) -> bool:

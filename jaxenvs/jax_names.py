@@ -11,8 +11,6 @@ import jax
 COMPILE_EVENTS = "/jax/core/compile/"
 # The event of a compiled function that was read from the cache on disk.
 CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
-# The modules whose functions call Python, use files or ask for devices, and so do more than calculate.
-OUTSIDE_MODULES = ("jax._src.debugging", "jax._src.callback", "jax._src.profiler", "jax._src.xla_bridge")
 
 
 def has_run() -> bool | None:

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from bridge.engine.acting import Actor, EvaluatingActor
 from bridge.engine.learner import Learner
-from bridge.engine.user_code.overrides import inner_environments, names_of_user_code, replaced_in_sb3
+from bridge.engine.user_code.overrides import impure_schedules, inner_environments, names_of_user_code, replaced_in_sb3
 from bridge.errors import NotCompilable
 from bridge.originals import has_own_methods
 from bridge.replay import HerReplayBuffer
@@ -73,6 +73,7 @@ class Plan:
       learner: what updates change; None if updates are SB3's.
       user_code: names of the user's code that training calls (neither bridge's nor SB3's).
       reasons: why not everything is compiled, a sentence each.
+      impure: why schedules among the user's code are not known to be pure, by their names.
     """
 
     mode: Mode = Mode.SB3
@@ -84,6 +85,7 @@ class Plan:
     learner: Learner | None = None
     user_code: tuple[str, ...] = ()
     reasons: list[str] = dataclasses.field(default_factory=list)
+    impure: dict[str, str] = dataclasses.field(default_factory=dict)
 
     # What the plan was made for, to notice when that changes.
     _inputs: tuple[object, ...] = ()
@@ -125,6 +127,7 @@ class Plan:
         ]
         if self.user_code:
             lines.append(f"custom code, called as SB3 calls it: {', '.join(self.user_code)}")
+        lines += [f"{name}: {why}" for name, why in self.impure.items()]
         return "\n".join(lines)
 
     def _on_devices(self, mesh: Mesh) -> str:
@@ -170,7 +173,7 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     Raises:
       NotCompilable: with engine "xla", if not everything can be compiled.
     """
-    plan = Plan(user_code=names_of_user_code(algorithm, env))
+    plan = Plan(user_code=names_of_user_code(algorithm, env), impure=impure_schedules(algorithm))
     if algorithm.engine == "torch":
         plan.reasons.append('The model has engine="torch".')
     elif in_sb3 := replaced_in_sb3(algorithm):
@@ -195,7 +198,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     plan._snapshot = plan._acting = Snapshot(policy)
     try:
         _require_faster(algorithm)
-        plan._snapshot.require_whole()
+        plan._snapshot.require_pure()
         network, parameters = export_policy(policy), plan._snapshot.parameters
         plan.network, plan.params = network, Vector(parameters)
         require_trainable(policy, network)
@@ -229,7 +232,7 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     plan._snapshot = Snapshot(policy)
     try:
         _require_faster(algorithm)
-        plan._snapshot.require_whole()
+        plan._snapshot.require_pure()
         network = export_actor(policy)
         plan.actor, plan._acting = (
             Actor(network, acting_tensors(policy, network)),

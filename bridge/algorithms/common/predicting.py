@@ -269,7 +269,7 @@ def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
         require_usable()
         if is_slower_compiled(policy) or keeps_changing(policy):
             return None
-        snapshot.require_whole()
+        snapshot.require_pure()
         network = export_acting(policy)
         return Actor(network, acting_tensors(policy, network))
     except (NotCompilable, RuntimeError):

@@ -5,15 +5,9 @@ What is known is listed. Everything else is user code, which may read anything a
 
 from __future__ import annotations
 
-import builtins
-import dis
-import functools
-import math
-import types
 from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
-import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from stable_baselines3.common import utils
 from stable_baselines3.common.logger import (
@@ -35,7 +29,7 @@ from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.originals import has_own_methods, is_shadowed, remember, remember_packages, replaced, routines
 from bridge.replay.rows import is_known
 from bridge.sb3 import SB3S_BUFFERS
-from bridge.translate.user_modules.known_objects import is_outside
+from bridge.translate.user_modules.purity import Purity
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers.wrapped_env import is_compiled
 
@@ -79,11 +73,9 @@ SCHEDULES = tuple(
     getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
 )
 CONSTANT = getattr(utils, "ConstantSchedule", None)  # in later versions of SB3
-NUMBERS = (int, float, str, type(None))
-MATHEMATICS = (math, np, *(abs, bool, float, int, len, max, min, pow, round, sum))
-# Instructions that write outside of a function, or that use something its globals do not name.
-_WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
-_IMPORTS = ("IMPORT_NAME", "LOAD_BUILD_CLASS")
+# Whether schedules are pure, by their ids.
+_SCHEDULES: dict[int, tuple[object, Purity]] = {}
+MOST_SCHEDULES = 64
 
 
 def compiled(cls: Class) -> Class:
@@ -110,9 +102,7 @@ def names_of_user_code(algorithm: object, env: VecEnv | None) -> tuple[str, ...]
     names = [*_own_methods(algorithm)]
     if not _is_known_logger(vars(algorithm).get("_logger")):
         names.append("logger")
-    for name in ("lr_schedule", "clip_range", "clip_range_vf", "exploration_schedule"):
-        if not _is_known_schedule(vars(algorithm).get(name)):
-            names.append(name)
+    names += impure_schedules(algorithm)
     buffer, noise = (vars(algorithm).get(name) for name in ("replay_buffer", "action_noise"))
     if not (buffer is None or ((is_known(buffer) or type(buffer) in SB3S_BUFFERS) and not has_own_methods(buffer))):
         names.append("replay_buffer")
@@ -204,55 +194,27 @@ def _is_known_logger(logger: object) -> bool:
     return all(type(each) in FORMATS for each in logger.output_formats)
 
 
-def _is_known_schedule(schedule: object) -> bool:
-    """Return whether it makes no difference how often, and for which progress, a schedule is called."""
+def impure_schedules(algorithm: object) -> dict[str, str]:
+    """Return the names of a model's schedules that are not known to be pure, and why."""
+    names = ("lr_schedule", "clip_range", "clip_range_vf", "exploration_schedule")
+    return {name: why for name in names if (why := why_impure(vars(algorithm).get(name)))}
+
+
+def why_impure(schedule: object) -> str | None:
+    """Return why it may make a difference how often a schedule is called; None if it makes none."""
     while type(schedule) in SCHEDULES:
         schedule = vars(schedule).get("value_schedule")
     if schedule is None or isinstance(schedule, int | float):
-        return True
-    return type(schedule) is types.FunctionType and _is_function_of_its_arguments(schedule)
+        return None
+    # It is read again only if something that it reads has changed.
+    known, purity = _SCHEDULES.get(id(schedule), (None, None))
+    if purity is None or known is not schedule or not purity.reads.is_current():
+        if len(_SCHEDULES) > MOST_SCHEDULES:
+            _SCHEDULES.clear()
+        _SCHEDULES[id(schedule)] = schedule, (purity := Purity(schedule))
+    return purity.reason
 
 
 def is_constant(schedule: object) -> bool:
     """Return whether a schedule is SB3's schedule of a number."""
     return type(schedule) in SCHEDULES and type(vars(schedule).get("value_schedule", schedule)) is CONSTANT
-
-
-def _is_function_of_its_arguments(function: types.FunctionType) -> bool:
-    """Return whether a function reads only numbers and mathematics, and writes to nothing outside of it.
-
-    What it reads is looked up each time, because a global may hold something else by now.
-    """
-    code = function.__code__
-    read = _names_read(code)
-    if read is None:
-        return False
-    namespace = function.__globals__
-    values = [namespace[name] if name in namespace else getattr(builtins, name, None) for name in read]
-    try:
-        values += [cell.cell_contents for cell in function.__closure__ or ()]
-    except ValueError:  # a variable without a value yet
-        return False
-    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    if any(each is np for each in values) and any(_is_no_mathematics(vars(np).get(name)) for name in code.co_names):
-        return False
-    return all(isinstance(each, NUMBERS) or any(each is known for known in MATHEMATICS) for each in values)
-
-
-def _is_no_mathematics(value: object) -> bool:
-    """Return whether something in NumPy may use files, as `np.load` and much in its submodules do."""
-    return isinstance(value, types.ModuleType) or is_outside(value)
-
-
-@functools.lru_cache(maxsize=256)
-def _names_read(code: types.CodeType) -> frozenset[str] | None:
-    """Return the globals and built-ins that code names; None if it may do more than read them."""
-    if "random" in code.co_names or any(isinstance(each, types.CodeType) for each in code.co_consts):
-        return None
-    names = set()
-    for each in dis.get_instructions(code):
-        if each.opname in (*_WRITES, *_IMPORTS) or (each.opname == "STORE_DEREF" and each.argval in code.co_freevars):
-            return None
-        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            names.add(each.argval)
-    return frozenset(names)

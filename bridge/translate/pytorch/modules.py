@@ -19,13 +19,14 @@ from bridge.errors import NotCompilable
 from bridge.translate.pytorch.tracing import (
     Computation,
     Interpreter,
+    describe,
     first_line,
     record,
     replicate,
     require_unreplaced,
     translate,
 )
-from bridge.translate.user_modules.side_effects import describe, on_trial, reach_of
+from bridge.translate.user_modules.purity import Purity
 from jaxenvs.learn.optimization import split
 
 # JAX shares memory with PyTorch only at multiples of 64 bytes, that is of this many float32.
@@ -106,6 +107,8 @@ def export_module(module: nn.Module, *examples: object, has_statistics: bool = F
       has_statistics: whether the caller handles running statistics, which differ in training mode.
     """
     require_no_forward_hooks(module)
+    if (impure := Purity(modules=module.modules()).reason) is not None:
+        raise NotCompilable(impure)
     parameters = dict(module.named_parameters())
     _require_one_dtype(parameters.values())
     try:
@@ -225,8 +228,7 @@ def _require_same_results(module: nn.Module, graph: fx.Graph, exported: Exported
     inputs = tuple((tuple(leaf.shape), _name(leaf.dtype)) for leaf in leaves)
     shapes = _result_shapes(exported, _name(dtype), inputs, structure)
     replica, disturbed = replicate(module), replicate(module, disturb)
-    trials = on_trial(replica, reach_of(replica)), on_trial(disturbed, reach_of(disturbed))
-    with trials[0], trials[1], torch.no_grad():
+    with torch.no_grad():
         results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, Interpreter(replica, graph=graph).run))
         together, first, second = (
             jax.tree.leaves(disturbed(*jax.tree.map(lambda leaf, part=part: leaf[part], rows)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import operator
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,13 +21,11 @@ import jax
 import torch
 from torch import fx, nn
 from torch.fx.proxy import GraphAppendingTracer
-from torch.overrides import TorchFunctionMode
 
 from bridge.contrib import contrib_class
 from bridge.errors import NotCompilable
 from bridge.originals import replaced
 from bridge.translate.pytorch.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, WITHOUT_GRADIENT, drops
-from bridge.translate.user_modules.side_effects import describe, on_trial, reach_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,10 +121,9 @@ def record(module: nn.Module, *examples: object, training: bool = False) -> fx.G
     recorder = _Recorder({id(parameter): name for name, parameter in module.named_parameters()})
     inputs = [recorder.input(index, example) for index, example in enumerate(examples)]
     replica = replicate(module).train(training)
-    reach = reach_of(replica)
     recorder.watch(replica)
     # Gradients are enabled, because the caller may be in no_grad. A forward that enters no_grad itself is respected.
-    with on_trial(replica, reach), torch.enable_grad(), _NoNumbersOfTensors():
+    with torch.enable_grad():
         recorder.graph.output(recorder.create_arg(replica(*inputs)))
     return recorder.graph
 
@@ -169,21 +167,21 @@ class Interpreter(fx.Interpreter):
         return self.module.get_submodule(target)(*args, **kwargs)
 
 
-# Functions that turn a tensor into a number, which would become a constant.
-_NUMBERS = frozenset(
-    ("item", "tolist", "numpy", "__bool__", "__int__", "__index__", "__float__", "__array__", "is_nonzero", "equal")
-)
+class _Proxy(fx.Proxy):
+    """Proxy that records changes in place, such as `x += y`, which others take for `x = x + y`."""
 
 
-class _NoNumbersOfTensors(TorchFunctionMode):
-    """Mode that refuses forwards that read a number from a tensor, such as a buffer, which may hold another later."""
+def _changing(function: Callable[..., Any]) -> Callable[..., fx.Proxy]:
+    def change(self: fx.Proxy, other: object) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
 
-    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
-        if getattr(func, "__name__", "") in _NUMBERS and isinstance(args[0], torch.Tensor):
-            raise NotCompilable(
-                "A forward method reads a number from a tensor, which would become a constant of the compiled function."
-            )
-        return func(*args, **(kwargs or {}))
+    return change
+
+
+# Operators that change a tensor in place, and the operations that they are.
+IN_PLACE = {getattr(operator, f"i{name}"): name for name in ("add", "sub", "mul", "truediv")}
+for _operator in IN_PLACE:
+    setattr(_Proxy, f"__{_operator.__name__}__", _changing(_operator))
 
 
 class _Recorder(GraphAppendingTracer):
@@ -192,6 +190,10 @@ class _Recorder(GraphAppendingTracer):
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__(fx.Graph())
         self._parameters = {key: self.proxy(self.create_node("get_attr", name, (), {})) for key, name in names.items()}
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """Return what stands for the result of a node."""
+        return _Proxy(node, self)
 
     def input(self, index: int, example: object) -> Any:
         proxy: Any = self.proxy(self.create_node("placeholder", f"input_{index}", (), {}))
@@ -204,6 +206,7 @@ class _Recorder(GraphAppendingTracer):
             for name, parameter in part._parameters.items():
                 if parameter is not None:
                     attributes[name] = self._parameters[id(parameter)]
+            attributes["float"] = None  # a module may be what a forward takes for a tensor, and has the same parameters
             attributes["forward"] = functools.partial(self._forward, path, part)
 
     def _forward(self, path: str, part: nn.Module, *args: object, **kwargs: object) -> object:
@@ -282,7 +285,7 @@ def translate(graph: fx.Graph) -> Computation:
             return Computation(num_inputs, tuple(operations), argument(node.args[0]))
         else:
             name, further, overwrites = _operation(node)
-            is_exclusive = all(temporary.get(source, False) for source in node.all_input_nodes)
+            is_exclusive = all(temporary.get(source, False) for source in node.all_input_nodes[:1])
             if overwrites and not is_exclusive:
                 raise NotCompilable(f"An in-place {name} overwrites a tensor that may be used elsewhere.")
             is_new = name not in VIEWS and not overwrites
@@ -298,6 +301,9 @@ def _operation(node: fx.Node) -> tuple[str, tuple[object, ...], bool]:
         name, further, overwrites = node.meta["operation"]
         return name, further, overwrites
     known = node.target if node.target in OPERATIONS else FUNCTIONS.get(node.target)
+    in_place = IN_PLACE.get(node.target)
+    if in_place is not None:
+        return in_place, (), True
     if known is None:
         function = getattr(node.target, "__name__", node.target)
         raise NotCompilable(f"{function}(), which a forward method calls, cannot be translated to JAX.")
@@ -319,6 +325,11 @@ def require_unreplaced(cls: type) -> None:
     """Refuse classes into which user code has put a method, because a recording would not show it."""
     if names := replaced(cls):
         raise NotCompilable(f"The method {names[0]} of the class {cls.__name__} was replaced.")
+
+
+def describe(path: str, module: nn.Module) -> str:
+    """Return a module's path and class, for use in a sentence."""
+    return f"{path} ({type(module).__name__})" if path else type(module).__name__
 
 
 def first_line(error: Exception) -> str:

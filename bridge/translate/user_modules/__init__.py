@@ -1,4 +1,4 @@
-"""Analysis of what the code of a user's modules reads and changes besides tensors.
+"""Analysis of the code of a user's schedules and modules: whether it is pure, and what it reads.
 
-What cannot be followed is a reason not to compile. The rest is compared before compiled functions run.
+What is not known to be pure is a reason not to compile. What it reads is compared before compiled functions run.
 """

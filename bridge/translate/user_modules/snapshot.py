@@ -5,6 +5,7 @@ The code of modules may read numbers that are no parameters: attributes of objec
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +16,9 @@ from torch.nn.modules import module as torch_module
 from bridge.errors import NotCompilable
 from bridge.originals import known_bases
 from bridge.translate.pytorch.modules import BACKWARD_HOOKS, FORWARD_HOOKS
-from bridge.translate.user_modules.known_objects import CONTAINERS
-from bridge.translate.user_modules.reach import Reach
+from bridge.translate.user_modules.purity import Purity
+
+CONTAINERS = (dict, list, set, collections.deque)
 
 
 class Snapshot:
@@ -24,8 +26,7 @@ class Snapshot:
 
     SB3 sets the mode before every rollout and every update, and a compiled function has the mode of the rollout. For
     attributes that are lists, sets or dicts, a snapshot has their contents; for other objects, their identity. It
-    includes what the code of a user's own modules can read through its attributes, its classes and its globals, as far
-    as `Reach` finds it.
+    includes what the code of a user's own modules reads elsewhere.
 
     Attributes:
       parameters: in the order of `named_parameters()`. They are stored, because finding them takes longer than
@@ -41,22 +42,18 @@ class Snapshot:
         """
         parts = [module] if parts is None else parts
         watched = dict.fromkeys([module, *(each for part in parts for each in part.modules())])
-        beyond = Reach(watched)
-        watched.update(dict.fromkeys(beyond.modules))
+        self._purity = Purity(modules=watched)
         attributes = [vars(each) for each in watched]
         inside = [value for each in attributes for value in each.values() if isinstance(value, CONTAINERS)]
         hooks = [getattr(torch_module, f"_global{hooks}") for hooks in (*FORWARD_HOOKS, *BACKWARD_HOOKS)]
-        containers = [*inside, *hooks, *(each for _, each in beyond.live)]
+        containers = [*inside, *hooks]
         # Most are empty, such as dicts of hooks. Checking whether one is still empty takes less time than comparing it.
         self._empty = [each for each in containers if not each]
         classes = {type(value) for each in watched for value in (each, vars(each).get("action_dist"))}
-        views = [vars(cls) for cls in (*known_bases(classes), *beyond.classes)]
+        views = [vars(cls) for cls in known_bases(classes)]
         self._now: list[Any] = [*attributes, *views, *(each for each in containers if each)]
         self._then = [_copy(each) for each in self._now]
         self._modes = list(zip(attributes, self._then))
-        self._readers = [place.read for place in beyond.places]
-        self._gap = beyond.gap
-        self._read = [read() for read in self._readers]
         self.parameters = [parameter for part in parts for parameter in part.parameters()]
         self._settings = [_without_empty(each) for each in map(_settings_of, self.parameters)]
 
@@ -70,16 +67,14 @@ class Snapshot:
             # One comparison in C, which looks into an object only if its identity has changed. Leaving out modes first
             # would take as long as the comparison, so that is done only if there is a difference.
             is_same = not any(self._empty) and (self._now == self._then or self._is_same_in_another_mode())
-            if is_same and self._readers:
-                is_same = [read() for read in self._readers] == self._read
-            return is_same and (not learns or self._has_same_settings())
+            return is_same and self._purity.reads.is_current() and (not learns or self._has_same_settings())
         except Exception:  # raised for arrays that were replaced, or by users' `__eq__`
             return False
 
-    def require_whole(self) -> None:
-        """Refuse modules whose code can read what the snapshot does not have."""
-        if self._gap is not None:
-            raise NotCompilable(self._gap)
+    def require_pure(self) -> None:
+        """Refuse modules whose code is not known to be pure."""
+        if self._purity.reason is not None:
+            raise NotCompilable(self._purity.reason)
 
     def _is_same_in_another_mode(self) -> bool:
         for now, then in self._modes:

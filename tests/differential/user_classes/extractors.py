@@ -56,17 +56,17 @@ class Small(BaseFeaturesExtractor):
     """Brings integers to numbers of about 1; of a Dict, all parts, one after the other."""
 
     def __init__(self, space: Any) -> None:
-        self.spaces = space.spaces if isinstance(space, spaces.Dict) else {"": space}
-        super().__init__(space, sum(get_flattened_obs_dim(part) for part in self.spaces.values()))
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        super().__init__(space, sum(get_flattened_obs_dim(part) for part in parts.values()))
+        self.largest = {name: self._largest(part) for name, part in parts.items()}
 
     def forward(self, observations: Any) -> torch.Tensor:
         parts = observations if isinstance(observations, dict) else {"": observations}
-        return torch.cat([self._small(parts[name], space) for name, space in self.spaces.items()], dim=1)
+        return torch.cat([parts[name].flatten(1) / largest for name, largest in self.largest.items()], dim=1)
 
     @staticmethod
-    def _small(part: torch.Tensor, space: Any) -> torch.Tensor:
-        largest = {np.int64: 4.0 * LARGE, np.uint8: 255.0}[space.dtype.type] if space.shape else 1.0
-        return part.flatten(1) / largest
+    def _largest(space: Any) -> float:
+        return {np.int64: 4.0 * LARGE, np.uint8: 255.0}[space.dtype.type] if space.shape else 1.0
 
 
 class TinyCnn(BaseFeaturesExtractor):

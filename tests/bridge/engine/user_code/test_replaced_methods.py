@@ -1,5 +1,7 @@
 """Methods that were put into a class of SB3's or of bridge's run, as they do with SB3."""
 
+import types
+
 import numpy as np
 import pytest
 import stable_baselines3
@@ -147,6 +149,17 @@ def test_a_method_put_into_a_class_of_a_policy_leaves_it_to_sb3(algorithm, cls, 
     assert name in str(model.plan)
     monkeypatch.undo()
     assert model.plan.updates
+
+
+@pytest.mark.parametrize("module", ["torch._dynamo.mutation_guard", "torch._dynamo.eval_frame"])
+def test_marks_of_torch_compile_are_no_replaced_method(module, monkeypatch):
+    """Once used, it leaves a method of the first module in nn.Module. Users' code that it compiles is of the second."""
+    model, before = model_of(bridge.PPO), nn.Module.__init__
+    marking = types.FunctionType(
+        before.__code__, {**before.__globals__, "__name__": module}, closure=before.__closure__
+    )
+    monkeypatch.setattr(nn.Module, "__init__", marking)
+    assert model.plan.updates == (module == "torch._dynamo.mutation_guard")
 
 
 def test_a_method_of_a_new_name_changes_nothing(monkeypatch):

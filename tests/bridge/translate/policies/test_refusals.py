@@ -116,11 +116,11 @@ REFUSALS = {
         lambda: extractor(network_of(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")), SMALL_IMAGE),
         "padding_mode='reflect' cannot be translated to JAX",
     ),
-    "buffer": (lambda: extractor(forward_of(with_buffer)), "a Tensor that is not a parameter"),
-    "number of a buffer": (tempered, "reads a number from a tensor"),
+    "buffer": (lambda: extractor(forward_of(with_buffer)), r"line \d+ of test_refusals.py, .*torch.zeros"),
+    "number of a buffer": (tempered, "reads a Tensor, which is not listed"),
     "sets attribute": (
         lambda: extractor(forward_of(remember)),
-        r"features_extractor \(Custom\) sets the attribute 'seen'",
+        "`self.seen`, sets an attribute",
     ),
     "overwrites": (lambda: extractor(forward_of(overwrite)), "in-place relu overwrites a tensor"),
     "always drops": (lambda: extractor(forward_of(lambda self, x: F.dropout(self.linear(x)))), "even in evaluation"),
@@ -137,7 +137,7 @@ REFUSALS = {
         "something else when they are traced",
     ),
     "may come to mix rows": (lambda: extractor(Gated), "other results for two rows in one batch"),
-    "counts its calls": (lambda: counting(), r"features_extractor \(Custom\) changes its buffers"),
+    "counts its calls": (lambda: counting(), r"`self._buffers\['calls'\]`, stores into something"),
     "put-in forward": (
         changed(lambda policy: setattr(policy.value_net, "forward", torch.relu)),
         r"value_net \(Linear\) has forward hooks or a replaced forward",
