@@ -160,13 +160,13 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
             Sharded(action_noise),
             key,
         )
+        count = int(run.count)
     except BaseException:
         buffer.keep_on_device(replay)
         raise
-    buffer.keep_on_device(run.exploration.replay, int(run.count))
+    buffer.keep_on_device(run.exploration.replay, count)
     small = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=None), learner=None)
     host, all_steps = to_host((small, kept))
-    count = int(host.count)
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
     _write_back(algorithm, plan, run, host, final_state, all_steps)
     if settings.hindsight is not None and host.progress.is_due:

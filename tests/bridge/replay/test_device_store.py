@@ -343,24 +343,36 @@ def test_an_interrupted_copy_to_the_host_loses_nothing(monkeypatch):
     assert buffer.rewards[0] == 1
 
 
-def test_on_a_cpu_arrays_move_without_a_copy_unless_other_code_keeps_them():
-    buffer = ReplayBuffer(8, spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)), device="cpu")
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_on_a_cpu_arrays_move_without_a_copy_unless_other_code_keeps_them(is_dict):
+    box = spaces.Box(-1, 1, (2,))
+    buffer = ReplayBuffer(8, spaces.Dict({"x": box}) if is_dict else box, box, device="cpu")
     zeros, no = np.zeros((1, 2), np.float32), np.zeros(1, bool)
-    add = jax.jit(lambda replay, value: replay.add(zeros + value, zeros, no, no, no, zeros), donate_argnums=0)
+
+    def of(array):
+        return {"x": array} if is_dict else array
+
+    def within(tree):
+        return tree["x"] if is_dict else tree
+
+    def add(replay, value):
+        return replay.add(of(zeros + value), zeros, no, no, no, of(zeros))
+
+    compiled = jax.jit(add, donate_argnums=0)
 
     def written(value):
         store = buffer.to_device(4)
-        where = store.observation.unsafe_buffer_pointer()
-        buffer.keep_on_device(add(store, value), 1)
+        where = within(store.observation).unsafe_buffer_pointer()
+        buffer.keep_on_device(compiled(store, value), 1)
         return where
 
     written(1)
-    place = buffer.observations.ctypes.data
-    assert written(2) == place == buffer.observations.ctypes.data
-    buffer.observations[0] = 7  # where JAX's array lies
-    kept = buffer.observations[:3]
+    place = within(buffer.observations).ctypes.data
+    assert written(2) == place == within(buffer.observations).ctypes.data
+    within(buffer.observations)[0] = 7  # where JAX's array lies
+    kept = within(buffer.observations)[:3]
     assert written(3) != place
     np.testing.assert_array_equal(kept[:, 0, 0], [7, 2, 0])
-    np.testing.assert_array_equal(buffer.observations[:3, 0, 0], [7, 2, 3])
+    np.testing.assert_array_equal(within(buffer.observations)[:3, 0, 0], [7, 2, 3])
     buffer.reset()
     np.testing.assert_array_equal(kept[:, 0, 0], [7, 2, 0])
