@@ -1,14 +1,13 @@
-"""Transfer of rows from SB3's arrays to a store on the device for compiled functions, and back.
+"""Moves of rows between SB3's arrays on the host and a store on the device for compiled functions.
 
-The store holds an observation once: the observation after a slot is in the next row. Where SB3's next observation is
-another one, at the end of an episode, after a reset by hand or because your code has written into the arrays, the slot
-has a row in the store's side ring of ends.
+The store has the same arrays, with the shapes of the environments' spaces and JAX's dtypes: a Discrete value is a
+number there, and an array of one number in SB3's arrays. On a CPU, an array of the same dtype moves without a copy,
+because SB3's array then lies in the memory of JAX's.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
+import weakref
 from typing import Any
 
 import jax
@@ -22,222 +21,142 @@ from bridge.replay import columns
 from bridge.replay.columns import RowsLike, map_leaves
 from jaxenvs.learn import Replay
 from jaxenvs.learn.devices import layouts, place
-from jaxenvs.learn.off_policy.store import replay_tags
-from jaxenvs.learn.off_policy.store.regrouping import regroup
-from jaxenvs.transformations import set_or_drop
 
 # A larger store gets no more rows on the device than the training fills: NumPy's memory counts once it is written, a
 # device's at once. A smaller one gets all rows, so that one compiled function serves trainings of any length.
 SMALL_STORE = 2**26
 
 
-def is_divided(replay: Replay) -> bool:
-    """Return whether there is a store for each of several devices, with a leading axis of devices."""
-    return replay.tag.ndim == 3
-
-
-def divide(replay: Replay, mesh: Mesh) -> Replay:
-    """Return a store on each device, for its environments, with the content of one store.
-
-    The host holds one more copy meanwhile.
-    """
-    num_ends = replay.num_ends // mesh.size
-    stores = regroup(jax.tree.map(lambda leaf: np.asarray(leaf)[None], replay), mesh.size, num_ends)
-    divided: Replay = place(stores, layouts(mesh)[0], mesh)
-    return divided
-
-
-def _unite(stores: Replay) -> Replay:
-    """Return one store with the content of all devices' stores and delete theirs."""
-    united = regroup(jax.tree.map(np.asarray, stores), 1, stores.tag.size)
-    for leaf in jax.tree.leaves(stores):
-        leaf.delete()
-    replay: Replay = jax.tree.map(lambda leaf: _put(leaf[0]), united)
-    return replay
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def break_off(replay: Replay, left: jax.Array) -> Replay:
-    """Return a store, which is donated, in which the next rows of some environments do not continue the newest row.
-
-    Args:
-      left: (num_envs,), bools.
-    """
-    newest = (replay.position - 1) % replay.capacity
-    tag = replay.tag[newest]
-    left = left & ~replay_tags.is_end(tag) & (replay.size > 0)
-    end = (replay.num_ended + jnp.cumsum(left, dtype=jnp.int32) - 1) % replay.num_ends
-    where = jnp.where(left, end, replay.num_ends)
-    slot = newest * replay.num_envs + jnp.arange(replay.num_envs, dtype=jnp.int32)
-    ended: Replay = dataclasses.replace(
-        replay,
-        tag=replay.tag.at[newest].set(jnp.where(left, replay_tags.make_end(end, 0, 0), tag)),
-        end_observation=jax.tree.map(
-            lambda to, last: set_or_drop(to, where, last), replay.end_observation, replay.last_observation
-        ),
-        end_slot=set_or_drop(replay.end_slot, where, slot),
-        num_ended=replay.num_ended + left.sum(dtype=jnp.int32),
-    )
-    return ended
-
-
-def to_device(rows: RowsLike, observation: Any, num_steps: int) -> Replay:
+def to_device(rows: RowsLike, num_steps: int, mesh: Mesh | None) -> Replay:
     """Return a store on the device with the content of SB3's arrays, which are taken from the object.
 
-    The store has the shapes of the environments' spaces: a Discrete value is a number there, and an array of one number
-    in SB3's arrays. If integers do not fit JAX's dtype, nothing is changed.
+    If integers do not fit JAX's dtype, nothing is changed.
 
     Args:
       rows: the replay buffer.
-      observation: where the environments continue, in the shape of SB3's arrays.
       num_steps: the most rows that will be written.
+      mesh: devices, each of which gets the rows of its environments.
     """
     for name in ("observations", "next_observations", "actions"):
         for leaf in columns.leaves(getattr(rows, name)):
             _require_fits(name, leaf)
-    oldest, size = rows.stored()
-    num_envs, is_discrete = rows.n_envs, isinstance(rows.action_space, spaces.Discrete)
-    tag, row, env_indices, ended = _tags(rows, observation, oldest, size)
-    capacity = _num_rows(rows, size, num_steps)
-    num_ends = capacity * num_envs  # as many as slots, so that no row is lost, however short episodes are
-    shape = () if is_discrete else rows.actions.shape[2:]
-
-    def empty(leaf: np.ndarray, space: Any) -> jax.Array:
-        return jnp.zeros((num_envs, *space.shape), _dtype(leaf))
-
-    if size == 0:
+    lead = _num_rows(rows, num_steps), rows.n_envs
+    space, of_action = rows.observation_space, rows.actions.shape[2:]
+    if isinstance(rows.action_space, spaces.Discrete):
+        of_action = ()
+    if not rows.size():
 
         def create() -> Replay:
-            like = map_leaves(empty, rows.observations, rows.observation_space)
-            return Replay.create(capacity, like, jnp.zeros((num_envs, *shape), _dtype(rows.actions)), num_ends)
+            def empty(leaf: np.ndarray, shape: tuple[int, ...]) -> jax.Array:
+                return jnp.zeros((rows.n_envs, *shape), dtypes.canonicalize_dtype(leaf.dtype))
 
-        new: Replay = jax.jit(create)()  # one compiled function instead of one for each array
-        return new
+            like = map_leaves(lambda leaf, space: empty(leaf, space.shape), rows.observations, space)
+            return Replay.create(lead[0], like, empty(rows.actions, of_action))
 
-    # Each array is freed as soon as it was copied, and the large ones of the store come last.
-    take, position = vars(rows).pop, rows.pos
-    for name in ("dones", "timeouts"):
-        take(name)
-    following = take("next_observations")
-    final = map_leaves(lambda leaf: leaf[row, env_indices], following)
-    last = map_leaves(lambda leaf: leaf[(position - 1) % rows.buffer_size].copy(), following)
-    del following
-    end_slot = np.full(num_ends, -1, np.int32)
-    end_slot[: len(row)] = row * num_envs + env_indices
-    tag[row, env_indices] = replay_tags.make_end(np.arange(len(row), dtype=np.int32), *ended)
+        replay = jax.jit(create)()  # one compiled function instead of one for each array
+    else:
+        # Each array is freed as soon as it was copied.
+        timeouts = vars(rows).pop("timeouts") != 0
+        dones = (vars(rows).pop("dones") != 0) | timeouts
+        flags = {"terminated": dones & ~timeouts, "truncated": timeouts}
+        del dones, timeouts
 
-    def put(leaf: np.ndarray, space: Any, *lead: int) -> jax.Array:
-        return _put(leaf[: lead[0]].reshape(*lead, *space.shape))
+        def observations(name: str) -> Any:
+            if not isinstance(rows.obs_shape, dict):
+                return _put(vars(rows), name, (*lead, *space.shape))
+            parts = dict(vars(rows).pop(name))
+            return {key: _put(parts, key, (*lead, *space[key].shape)) for key in tuple(parts)}
 
-    def ends(leaf: np.ndarray, space: Any) -> jax.Array:
-        filled = np.zeros((num_ends, *space.shape), leaf.dtype)
-        filled[: len(row)] = leaf.reshape(-1, *space.shape)
-        return _put(filled)
-
-    given = take("observations"), rows.observation_space
-    observations = map_leaves(lambda leaf, space: put(leaf, space, capacity, num_envs), *given)
-    del given
-    return Replay(
-        observation=observations,
-        action=_put(take("actions")[:capacity].reshape(capacity, num_envs, *shape)),
-        reward=_put(take("rewards")[:capacity], float),
-        tag=_put(tag[:capacity]),
-        last_observation=map_leaves(lambda leaf, space: put(leaf, space, num_envs), last, rows.observation_space),
-        end_observation=map_leaves(ends, final, rows.observation_space),
-        end_slot=_put(end_slot),
-        num_ended=_put(np.int32(len(row))),
-        position=_put(np.int32(position)),
-        size=_put(np.int32(size)),
-    )
+        replay = Replay(
+            terminated=_put(flags, "terminated", lead),
+            truncated=_put(flags, "truncated", lead),
+            reward=_put(vars(rows), "rewards", lead, float),
+            action=_put(vars(rows), "actions", (*lead, *of_action)),
+            next_observation=observations("next_observations"),
+            observation=observations("observations"),
+            position=jnp.int32(rows.pos),
+            size=jnp.int32(rows.size()),
+        )
+    return replay if mesh is None else place(replay, replay.layout(*layouts(mesh)), mesh)  # type: ignore[no-any-return]
 
 
-def _tags(rows: RowsLike, observation: Any, oldest: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    """Return tags without ends, and the slots with a row in the side ring, the oldest first.
-
-    Returns:
-      tag: int32 (buffer_size, n_envs); row, env_indices: (num,); and whether each slot is terminated and truncated.
-    """
-    # As if all other slots ended an episode.
-    tag = np.full((rows.buffer_size, rows.n_envs), -1, np.int32)
-    is_done = (rows.dones != 0) | (rows.timeouts != 0)
-    found = []
-    for now, numbers in columns.pieces(oldest, size, rows.buffer_size):
-        tag[now] = 0
-        after = np.arange(now.start + 1, now.stop + 1) % rows.buffer_size
-        next_observation = columns.at(rows.next_observations, now)
-        following = columns.at(rows.observations, after)
-        if numbers.stop == size:
-            columns.write(following, -1, observation)
-        is_end = columns.differs(following, next_observation) | is_done[now]
-        first = rows.num_added() - size + numbers.start
-        resets = [number - first - 1 for number in rows.resets]
-        is_end[[number for number in resets if 0 <= number < len(is_end)]] = True
-        row, env_indices = is_end.nonzero()
-        found.append((row + now.start, env_indices))
-    row, env_indices = (np.concatenate([each[part] for each in found] or [np.zeros(0, int)]) for part in (0, 1))
-    timeout = rows.timeouts[row, env_indices] != 0
-    return tag, row, env_indices, (is_done[row, env_indices] & ~timeout, timeout)
-
-
-def _num_rows(rows: RowsLike, size: int, num_steps: int) -> int:
+def _num_rows(rows: RowsLike, num_steps: int) -> int:
     """Return the number of rows of the store on the device."""
-    slot = [leaf[0, 0].nbytes for leaf in (*columns.leaves(rows.observations), rows.actions, rows.rewards)]
-    if rows.buffer_size * rows.n_envs * (sum(slot) + 4) <= SMALL_STORE or rows.full:
+    arrays = (*columns.leaves(rows.observations), *columns.leaves(rows.next_observations), rows.actions, rows.rewards)
+    if rows.full or sum(leaf.nbytes for leaf in arrays) <= SMALL_STORE:
         return rows.buffer_size
     # By doubling, because each number compiles its own function.
-    return min(rows.buffer_size, 1 << (size + num_steps).bit_length())
+    return min(rows.buffer_size, 1 << (rows.size() + num_steps).bit_length())
 
 
-def to_host(replay: Replay, rows: RowsLike) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return SB3's arrays with the content of a store on the device, which is deleted; and Rows.resets."""
-    if is_divided(replay):
-        replay = _unite(replay)
-    num_envs, stored, position, size = replay.num_envs, replay.capacity, int(replay.position), int(replay.size)
-    lead, is_full = (rows.buffer_size, num_envs), size == rows.buffer_size
-    tag = np.array(replay.tag)
-    tag[(position + np.arange(stored - size)) % stored] = 0  # what is not stored is marked as an end
-    row, env_indices = replay_tags.is_end(tag).nonzero()
-    ends = replay_tags.end_row(tag[row, env_indices])
-    final = map_leaves(lambda leaf: np.asarray(leaf)[ends], replay.end_observation)
-    for leaf in jax.tree.leaves((replay.end_observation, replay.end_slot)):
-        leaf.delete()  # each array is freed as soon as it was copied
+def to_host(replay: Replay, rows: RowsLike) -> dict[str, Any]:
+    """Return SB3's arrays with the content of a store on the device, which is deleted or lives in them."""
+    # Rows after the stored ones are not written, because NumPy's memory counts once it is written.
+    num_rows = rows.buffer_size if replay.capacity == rows.buffer_size else rows.size()
 
     def moved(leaf: jax.Array, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        array = np.zeros((*lead, *shape), dtype)
-        array[:stored] = np.asarray(leaf).reshape(stored, num_envs, *shape)
+        """Return the array of SB3's; each array of the store is freed as soon as it was copied."""
+        shape = rows.buffer_size, rows.n_envs, *shape
+        if leaf.dtype == dtype and len(leaf) == shape[0] and _is_on_cpu(leaf):
+            return np.asarray(_Memory(leaf, shape))
+        array = np.zeros(shape, dtype)
+        array[:num_rows] = np.asarray(leaf).reshape(-1, *shape[1:])[:num_rows]
         leaf.delete()
         return array
 
-    def following(observation: np.ndarray, last: jax.Array, ended: np.ndarray) -> np.ndarray:
-        after, shape = np.zeros_like(observation), observation.shape[2:]
-        for here, _ in columns.pieces(0, size, rows.buffer_size):
-            after[here] = observation[np.arange(here.start + 1, here.stop + 1) % rows.buffer_size]
-        if size:
-            after[(position - 1) % rows.buffer_size] = np.asarray(last).reshape(num_envs, *shape)
-        after[row, env_indices] = ended.reshape(-1, *shape)
-        return after
+    def observations(tree: Any) -> Any:
+        # In the order of the space, because JAX sorts the keys of a dict.
+        return map_leaves(lambda shape, space, leaf: moved(leaf, shape, space.dtype), *given, tree)
 
-    action_dtype = rows._maybe_cast_dtype(rows.action_space.dtype)
-    found = {"actions": moved(replay.action, (rows.action_dim,), action_dtype)}
-    found["rewards"] = moved(replay.reward, (), np.float32)
-    found["dones"] = moved(replay.tag, (), np.float32)
-    found["dones"][:stored] = replay_tags.is_done(tag)
-    found["timeouts"] = np.zeros(lead, np.float32)
-    found["timeouts"][:stored] = replay_tags.truncated(tag) & ~replay_tags.terminated(tag)
-    # In the order of the space, because JAX sorts the keys of a dict.
-    given = rows.obs_shape, rows.observation_space, replay.observation
-    found["observations"] = map_leaves(lambda shape, space, leaf: moved(leaf, shape, space.dtype), *given)
-    found["next_observations"] = map_leaves(following, found["observations"], replay.last_observation, final)
-    # If all environments were left, and not only in the last steps of episodes, they were reset by hand.
-    resets = (replay_tags.is_end(tag).all(1) & ~replay_tags.is_done(tag).all(1)).nonzero()[0] + 1
-    if is_full:  # `rows.Rows` counts anew, as if the buffer had gone round once
-        resets = np.sort((resets - 1 - position) % stored + position + 1)
-    return found, tuple(resets.tolist())
+    given = rows.obs_shape, rows.observation_space
+    found = {
+        "rewards": moved(replay.reward, (), np.float32),
+        "actions": moved(replay.action, (rows.action_dim,), rows._maybe_cast_dtype(rows.action_space.dtype)),
+        "next_observations": observations(replay.next_observation),
+        "observations": observations(replay.observation),
+        "timeouts": moved(replay.truncated, (), np.float32),
+        "dones": moved(replay.terminated, (), np.float32),
+    }
+    found["timeouts"][found["dones"] != 0] = 0
+    found["dones"] += found["timeouts"]
+    return found
+
+
+class _Memory:
+    """Memory of a JAX array on a CPU for a NumPy array, which keeps it."""
+
+    def __init__(self, array: jax.Array, shape: tuple[int, ...]) -> None:
+        self.array = array.block_until_ready()
+        pointer = array.unsafe_buffer_pointer(), False
+        self.__array_interface__ = {"version": 3, "data": pointer, "shape": shape, "typestr": array.dtype.str}
+
+
+def _is_on_cpu(array: jax.Array) -> bool:
+    devices: Any = array.devices()
+    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
+
+
+def _put(arrays: dict[Any, Any], name: Any, shape: tuple[int, ...], dtype: Any = None) -> jax.Array:
+    """Take an array out of a dict, and return its first rows as a JAX array whose memory may be donated."""
+    array: np.ndarray | None = arrays.pop(name)
+    assert array is not None
+    memory, reference = array.base, weakref.ref(array)
+    if isinstance(memory, _Memory) and memory.array.shape == shape:
+        array = None
+        if (array := reference()) is None:  # no other code can read or write it
+            return memory.array
+    array = np.asarray(array[: shape[0]].reshape(shape), dtypes.canonicalize_dtype(dtype or array.dtype))
+    # `jnp.array` alone temporarily holds one more copy of memory that is not aligned, and JAX 0.10's `device_put`
+    # shares memory that is, which is then not donated.
+    put: jax.Array = jax.device_put(array, may_alias=False)
+    if put.unsafe_buffer_pointer() == array.ctypes.data:
+        put = jnp.copy(put)
+    return put.block_until_ready()  # until then, JAX keeps the NumPy array
 
 
 def _require_fits(name: str, array: np.ndarray) -> None:
     """Raise for integers that would wrap: without `jax_enable_x64`, JAX's have 32 bits."""
-    dtype = _dtype(array)
+    dtype = dtypes.canonicalize_dtype(array.dtype)
     if array.dtype.kind not in "iu" or dtype == array.dtype or not array.size:
         return
     limits = np.iinfo(dtype)
@@ -248,20 +167,3 @@ def _require_fits(name: str, array: np.ndarray) -> None:
             f"store {np.dtype(dtype)}, got {least if least < limits.min else most}. Store smaller integers, set the "
             'environment variable JAX_ENABLE_X64=1, or construct the model with engine="torch".'
         )
-
-
-def _put(array: Any, dtype: Any = None) -> jax.Array:
-    """Return a JAX array in newly allocated memory, which may be donated.
-
-    `jnp.array` alone temporarily holds one more copy of memory that is not aligned, and JAX 0.10's `device_put` shares
-    memory that is, which is then not donated.
-    """
-    array = np.asarray(array, dtypes.canonicalize_dtype(dtype or array.dtype))
-    put: jax.Array = jax.device_put(array, may_alias=False)
-    if put.unsafe_buffer_pointer() == array.ctypes.data:
-        put = jnp.copy(put)
-    return put.block_until_ready()  # until then, JAX keeps the NumPy array
-
-
-def _dtype(array: Any) -> Any:
-    return dtypes.canonicalize_dtype(array.dtype)

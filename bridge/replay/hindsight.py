@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from bridge.replay import columns
-from bridge.replay.rows import Moved, Rows
+from bridge.replay.rows import Rows
 from jaxenvs.learn import Hindsight, Replay
-from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.off_policy.store.episode_index import Episodes
 
 
@@ -37,7 +37,6 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
 
     is_known = True
     _sb3s = saved_as = SB3sHerReplayBuffer
-    ep_start, ep_length, _current_ep_start = (Moved() for _ in range(3))
     ARRAYS: ClassVar[tuple[str, ...]] = (*Rows.ARRAYS, "ep_start", "ep_length", "_current_ep_start")
 
     @property
@@ -92,12 +91,12 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
             return f"her_ratio is {self.her_ratio:.3g}, which no n_sampled_goal gives"
         return super().why_not_on_device()
 
-    def _upload(self, observation: Arrays, num_steps: int) -> Replay:
+    def _upload(self, num_steps: int, mesh: Mesh | None) -> Replay:
         """Return the rows as a store on one device, with its index of episodes."""
         extent, *per_env = self._index()
         for name in ("ep_start", "ep_length", "_current_ep_start"):
             del vars(self)[name]
-        replay = super()._upload(observation, num_steps)
+        replay = super()._upload(num_steps, mesh)
         episodes = Episodes(*map(jnp.array, (extent[: replay.capacity], *per_env)))
         return dataclasses.replace(replay, episodes=episodes)
 

@@ -15,28 +15,6 @@ from bridge.replay.episode_index import Episodes
 from bridge.replay.files import Files
 from bridge.replay.waiting_steps import WaitingSteps
 from jaxenvs.learn import Replay
-from jaxenvs.learn.interfaces import Arrays
-
-
-class Moved:
-    """Attribute that is only used while the object has none of its name: an array while the rows are on the device.
-
-    As it has no `__set__`, Python prefers the array itself, and finds it as fast as without this.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, rows: Any, owner: type) -> Any:
-        if rows is None:
-            raise AttributeError(self._name)
-        rows._require_rows()
-        if rows._files is not None:
-            rows._files.require_open()
-        if not rows.is_on_device:
-            raise AttributeError(f"{type(rows).__name__!r} object has no attribute {self._name!r}")
-        rows.to_host()
-        return vars(rows)[self._name]
 
 
 class Rows(buffers.ReplayBuffer):
@@ -51,26 +29,34 @@ class Rows(buffers.ReplayBuffer):
     _sb3s: Any = buffers.ReplayBuffer
     saved_as: ClassVar[Any] = None
     _files: Files | None = None
-    observations, next_observations, actions, rewards, dones, timeouts = (Moved() for _ in range(6))
     ARRAYS: ClassVar[tuple[str, ...]] = (
         "observations", "next_observations", "actions", "rewards", "dones", "timeouts",
     )  # fmt: skip
 
-    # Rows ever written, modulo what `num_added` says, and the numbers of those before which the environments were
-    # reset by hand.
+    # Rows ever written, as `num_added` says, and the numbers of the rows before which the environments were reset by
+    # hand.
     _added = 0
     resets: tuple[int, ...] = ()
     # The number of the oldest row that was not dropped when files were opened.
     _first = 0
     _episodes: Episodes | None = None
-    # The store on the device, `pos` and `full` of its rows, and steps that it does not have yet.
+    # The store on the device, its devices, and steps that it does not have yet.
     _store: Replay | None = None
-    _counters: tuple[int, bool] | None = None
+    _mesh: Mesh | None = None
     _waiting: WaitingSteps | None = None
     # A compiled function took the arrays, and was interrupted before it returned them.
     _is_lost = False
-    # Whether the environments were reset since the newest row, which is on the device.
-    _is_reset = False
+
+    def __getattr__(self, name: str) -> Any:
+        # Python calls this only while the object has no attribute of the name, so an array on the host costs nothing.
+        if name in self.ARRAYS:
+            self._require_rows()
+            if self._files is not None:
+                self._files.require_open()
+            if self.is_on_device:
+                self.to_host()
+                return vars(self)[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _require_rows(self) -> None:
         if self._is_lost:
@@ -154,18 +140,20 @@ class Rows(buffers.ReplayBuffer):
 
     def mark_reset(self) -> None:
         """Note that the environments were reset by hand: the next row begins an episode, whatever its observation."""
-        if self.is_on_device:
-            self._is_reset = True
-        elif self.size():
+        if self.size():
             oldest = self.num_added() - self.size()
             self.resets = (*(each for each in self.resets if each >= oldest), self._added)
 
     def num_added(self) -> int:
         """Return how many rows were ever written; counted anew if your code has moved `pos` since."""
-        if self._added % self.buffer_size != self.pos or (self._added >= self.buffer_size) != self.full:
+        if self._is_moved():
             self._added, self.resets, self._first = self.pos + self.buffer_size * bool(self.full), (), 0
             self._forget()
         return self._added
+
+    def _is_moved(self) -> bool:
+        """Return whether your code has set `pos` or `full`."""
+        return self._added % self.buffer_size != self.pos or (self._added >= self.buffer_size) != self.full
 
     def _forget(self) -> None:
         """Delete what was computed from the rows, called when other rows became the stored ones."""
@@ -193,7 +181,7 @@ class Rows(buffers.ReplayBuffer):
             self._is_lost, self._store, self._waiting = False, None, None
             self._allocate()
         super().reset()
-        self._added, self.resets, self._first, self._is_reset = 0, (), 0, False
+        self._added, self.resets, self._first = 0, (), 0
         self._forget()
 
     def _allocate(self) -> None:
@@ -205,7 +193,7 @@ class Rows(buffers.ReplayBuffer):
         if self._is_lost or self.is_on_device:
             self.to_host()
         state = vars(self).copy()
-        for name in ("_episodes", "_store", "_waiting", "_counters"):
+        for name in ("_episodes", "_store", "_waiting", "_mesh"):
             state.pop(name, None)
         return state
 
@@ -232,7 +220,7 @@ class Rows(buffers.ReplayBuffer):
             try:
                 self._store = store = waiting.written_to(store)
             except BaseException:
-                self.keep_on_device(store, waiting)
+                self.keep_on_device(store, waiting=waiting)
                 raise
         return store
 
@@ -246,88 +234,62 @@ class Rows(buffers.ReplayBuffer):
             self.keep_on_device(store)
             raise
         self._store = None
-        self._forget()
         vars(self).update(found | vars(self))
-        self._added = self.pos + self.buffer_size * bool(self.full)
-        if self._is_reset:
-            self._is_reset = False
-            self.mark_reset()
 
     def _download(self, store: Replay) -> dict[str, Any]:
-        """Return SB3's arrays with the content of a store, which is deleted, and set `resets`."""
-        found, self.resets = device_store.to_host(store, self)
-        return found
+        """Return SB3's arrays with the content of a store, which is deleted or lives in them."""
+        return device_store.to_host(store, self)
 
-    def _upload(self, observation: Arrays, num_steps: int) -> Replay:
+    def _upload(self, num_steps: int, mesh: Mesh | None) -> Replay:
         """Return a store with the content of SB3's arrays, most of which are taken from the object."""
-        return device_store.to_device(self, observation, num_steps)
+        return device_store.to_device(self, num_steps, mesh)
 
-    def to_device(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
+    def to_device(self, num_steps: int, mesh: Mesh | None = None) -> Replay:
         """Return the rows as a store on the device, for a compiled function. Pass its result to `keep_on_device`.
 
         Args:
-          observation: the observations from which the environments continue. Where it is not the newest row's next
-            observation, that episode was left without an end.
           num_steps: the most rows that are written before the next call.
-          mesh: devices, each of which gets a store for its environments, with a leading axis of devices.
+          mesh: devices, each of which gets the rows of its environments.
         """
-        observation = shaped_observation("observation", observation, (self.n_envs,), self.obs_shape)
         self._require_rows()
         if self.is_on_device:
-            is_set = self._counters != (self.pos, self.full) or any(name in vars(self) for name in self.ARRAYS)
-            continued = None if is_set else self._continued(observation, num_steps, mesh)
-            if continued is not None:
-                return continued
+            store = self._written_store()
+            has_rows = store.capacity == self.buffer_size or store.capacity > self.size() + num_steps
+            if has_rows and self._mesh == mesh and not self._is_set():
+                return store
             self.to_host()
-        store = self._upload(observation, num_steps)
-        if mesh is not None:
-            store = device_store.divide(store, mesh)
+        self.num_added()
+        store = self._upload(num_steps, mesh)
         for name in self.ARRAYS:
             vars(self).pop(name, None)
-        self._episodes = None
+        self._mesh = mesh
         self.keep_on_device(store)  # until a compiled function takes it: an exception may come
         return store
 
-    def _continued(self, observation: Arrays, num_steps: int, mesh: Mesh | None) -> Replay | None:
-        """Return the store on the device if these environments can continue in it."""
-        store = self._written_store()
-        parts = len(store.tag) if device_store.is_divided(store) else None
-        has_rows = store.capacity == self.buffer_size or store.capacity > self.size() + num_steps
-        if parts != (None if mesh is None else mesh.size) or not has_rows:
-            return None
-        last = columns.map_leaves(
-            lambda now, leaf: np.asarray(leaf).reshape(1, *now.shape), observation, store.last_observation
-        )
-        now = columns.map_leaves(lambda now, leaf: np.asarray(now[None], leaf.dtype), observation, last)
-        left = columns.differs(now, last)[0] | self._is_reset
-        if left.any():
-            if mesh is not None:
-                return None
-            self._store = None
-            self._store = store = device_store.break_off(store, left)
-            self._is_reset = False
-        return store
+    def _is_set(self) -> bool:
+        """Return whether your code has set the counters or arrays while the rows are on the device."""
+        return self._is_moved() or any(name in vars(self) for name in self.ARRAYS)
 
-    def keep_on_device(self, replay: Replay, waiting: WaitingSteps | None = None) -> None:
+    def keep_on_device(self, replay: Replay, num_new: int = 0, waiting: WaitingSteps | None = None) -> None:
         """Keep the store that a compiled function returned; nothing is copied until an array is read on the host.
 
         If a compiled function was interrupted after it had taken the arrays, the buffer has lost its data: its methods
         raise a RuntimeError that says so, until `reset`.
+
+        Args:
+          num_new: how many rows the function has written, without steps that had waited.
+          waiting: steps that the store does not have yet.
         """
         self._is_lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(replay) if isinstance(leaf, jax.Array))
         self._store = None if self._is_lost else replay
         self._waiting = None if self._is_lost else waiting
-        if not self._is_lost:
-            # With fewer rows than the buffer, a store on the device has not wrapped around.
-            self.pos, size = (int(np.asarray(each).min()) for each in (replay.position, replay.size))
-            self.full = size == self.buffer_size
-            self._count_steps(0 if waiting is None else waiting.count)
+        self._count(num_new)
 
-    def _count_steps(self, steps: int) -> None:
-        """Set `pos` and `full` for steps that the store does not have yet."""
-        self.full = self.full or self.pos + steps >= self.buffer_size
-        self.pos = (self.pos + steps) % self.buffer_size
-        self._counters = self.pos, self.full
+    def _count(self, num_new: int) -> None:
+        """Count rows that were written on the device."""
+        self._added += num_new
+        self.full = self.full or self.pos + num_new >= self.buffer_size
+        self.pos = (self.pos + num_new) % self.buffer_size
 
     def add_on_device(self, most: int, *step: Any) -> None:
         """Store one step of all environments, the arguments of `Replay.add`, where the data is on the device.
@@ -338,15 +300,15 @@ class Rows(buffers.ReplayBuffer):
         if self._waiting is None or self._waiting.is_full:
             self._waiting = WaitingSteps(self._written_store(), most)
         self._waiting.append(*step)
-        self._count_steps(1)
+        self._count(1)
 
-    def to_device_with_steps(self, observation: Arrays, num_steps: int, most: int) -> tuple[Replay, WaitingSteps]:
+    def to_device_with_steps(self, num_steps: int, most: int) -> tuple[Replay, WaitingSteps]:
         """Return the store as `to_device` does, and at most `most` steps that the compiled function has to write."""
-        if (waiting := self._waiting) is None or self._is_reset or not waiting.continue_from(observation):
-            replay = self.to_device(observation, num_steps)
+        if self._waiting is None or self._is_set():
+            replay = self.to_device(num_steps)
             return replay, WaitingSteps(replay, most)
         assert self._store is not None
-        return self._store, waiting
+        return self._store, self._waiting
 
 
 def is_known(buffer: Any) -> bool:

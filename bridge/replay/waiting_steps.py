@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bridge.replay import columns
 from jaxenvs.learn import Replay
 
 
@@ -27,12 +26,11 @@ class WaitingSteps:
     def __init__(self, replay: Replay, most: int) -> None:
         """Allocate memory for `most` steps of the environments of a store."""
 
-        def zeros(leaf: Any, dtype: Any = None) -> np.ndarray:
-            return np.zeros((most, *leaf.shape[1:]), dtype or leaf.dtype)
+        def zeros(leaf: Any) -> np.ndarray:
+            return np.zeros((most, *leaf.shape[1:]), leaf.dtype)
 
-        observation, flags = jax.tree.map(zeros, replay.observation), zeros(replay.tag, bool)
-        more = jax.tree.map(np.copy, (flags, observation, observation))
-        self.steps = observation, zeros(replay.action), zeros(replay.reward), flags, *more
+        names = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
+        self.steps = tuple(jax.tree.map(zeros, getattr(replay, name)) for name in names)
         self.count = 0
         self._leaves = jax.tree.leaves(self.steps)
 
@@ -50,12 +48,6 @@ class WaitingSteps:
     def written_to(self, replay: Replay) -> Replay:
         """Return a store, which is donated, with these steps."""
         return _write(replay, self.steps, np.int32(self.count))  # type: ignore[no-any-return]
-
-    def continue_from(self, observation: Any) -> bool:
-        """Return whether environments that return these observations continue after the last of the steps."""
-        newest = columns.at(self.steps[5], self.count - 1)
-        same = columns.map_leaves(lambda last, now: np.array_equal(now.reshape(last.shape), last), newest, observation)
-        return self.count > 0 and all(columns.leaves(same))
 
 
 def write(replay: Replay, steps: Any, count: Any) -> Replay:

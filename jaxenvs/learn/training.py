@@ -200,8 +200,7 @@ def _advance_on_devices(
     training: Training, state: TrainingState, num_iterations: int, mesh: Mesh, progress: bool
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
     def advance_one(training: Training, state: TrainingState) -> Any:
-        state, metrics = training._loop.advance(training, state, num_iterations, progress)
-        return state.of_all_devices(), metrics
+        return training._loop.advance(training, state, num_iterations, progress)
 
     sharded, same = layouts(mesh)
     result: tuple[TrainingState, dict[str, jax.Array]]

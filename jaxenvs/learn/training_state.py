@@ -145,20 +145,8 @@ class TrainingState:
         collector = CollectorState((sharded, normalizer), sharded)
         return dataclasses.replace(self, learner=same, collector=collector, key=same, iteration=same, recent=same)
 
-    def divided(self, num_devices: int) -> Self:
-        """Return the state with a copy for each device of what every device has one of."""
-        return self
-
-    def whole(self) -> Self:
-        """Undo `divided`, for arrays on the host."""
-        return self
-
-    def of_one_device(self, mesh: Mesh | None = None) -> Self:
-        """Return what one device works with, given its part of each leaf."""
-        return self
-
-    def of_all_devices(self) -> Self:
-        """Undo `of_one_device`."""
+    def of_one_device(self, mesh: Mesh) -> Self:
+        """Return the device's part unchanged."""
         return self
 
 
@@ -172,7 +160,6 @@ def place(state: Any, mesh: Any) -> Any:
     if mesh is None:
         return state
     mesh = devices.require_mesh(mesh)
-    state = state.divided(mesh.size)
     return devices.place(state, state.layout(*devices.layouts(mesh)), mesh)
 
 
@@ -184,7 +171,7 @@ def gather(state: Any) -> Any:
     Args:
       state: of a Training over a mesh, or of one without.
     """
-    return devices.gather(state).whole()
+    return devices.gather(state)
 
 
 def start(training: TrainingSetup, key: jax.Array, params: Any = None) -> tuple[Any, CollectorState, jax.Array]:

@@ -3,7 +3,6 @@
 `XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m tests.learn.on_devices NAME ...`
 """
 
-import dataclasses
 import hashlib
 import json
 import sys
@@ -107,17 +106,18 @@ def by_vmap(training, state, mesh):
     """What the devices do, on one of them: each is an element of an axis of `vmap`."""
     part, axis = training.of_one_device(mesh), state.layout(PartitionSpec(mesh.axis_names[0]), PartitionSpec())
 
+    def axis_of(spec):
+        return None if spec == PartitionSpec() else len(spec) - 1
+
     def divided(spec, leaf):
-        if spec == PartitionSpec():
+        if (at := axis_of(spec)) is None:
             return leaf
-        return jax.tree.map(lambda each: each.reshape(DEVICES, -1, *each.shape[1:]), leaf)
+        return jax.tree.map(lambda each: each.reshape(*each.shape[:at], DEVICES, -1, *each.shape[at + 1 :]), leaf)
 
     is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
     here = jax.device_put(state, jax.devices()[0])
     parts = jax.tree.map(divided, axis, here, is_leaf=is_spec)
-    if hasattr(here, "replay"):
-        parts = dataclasses.replace(parts, replay=here.replay)
-    axes = jax.tree.map(lambda spec: None if spec == PartitionSpec() else 0, axis, is_leaf=is_spec)
+    axes = jax.tree.map(axis_of, axis, is_leaf=is_spec)
     run = jax.vmap(
         lambda state: part._loop.advance(part, state, ITERATIONS), (axes,), axis_name="data", axis_size=DEVICES
     )
@@ -138,7 +138,9 @@ def compare(name):
     }
     # Saved, and gone on with over two devices, and over none.
     saved, two = from_arrays(jax.eval_shape(training.init, KEY), to_arrays(learn.gather(end))), learn.make_mesh(2)
-    _, on_two = advance(training, learn.place(saved, two), ITERATIONS, two)
+    placed = learn.place(saved, two)
+    told["placed"] = difference(learn.gather(placed), saved)
+    _, on_two = advance(training, placed, ITERATIONS, two)
     told["timesteps"] = [int(each["timesteps"][-1]) for each in (metrics, on_two)]
     if brief:
         return told

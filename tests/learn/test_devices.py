@@ -16,10 +16,7 @@ import pytest
 
 import jaxenvs
 from jaxenvs import learn
-from jaxenvs.learn.off_policy.store import regrouping
-from jaxenvs.learn.off_policy.store.regrouping import regroup
 from jaxenvs.learn.off_policy.store.replay import Transitions
-from tests.learn.off_policy.store.test_replay import CAPACITY, NUM_ENVS, add, history
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parent.parent.parent
@@ -122,64 +119,6 @@ def test_updates_over_an_axis_are_those_of_whole_batches(name, x64):
     assert_parts_are_the_whole(parts, whole)
 
 
-@functools.cache
-def slots_of(num_devices):
-    return [(row, index) for row in range(CAPACITY) for index in range(NUM_ENVS // num_devices)]
-
-
-def stored(stores, num_devices):
-    """Return the transition that began in each stored slot, by row and index among all environments."""
-    found, envs_of_device = {}, NUM_ENVS // num_devices
-    for device in range(num_devices):
-        replay = jax.tree.map(lambda leaf, device=device: jnp.asarray(leaf[device]), stores)
-        rows, own = (jnp.array(each, jnp.int32) for each in zip(*slots_of(num_devices)))
-        batch = jax.tree.map(np.asarray, began_in(replay, rows, own))
-        for number, (row, index) in enumerate(slots_of(num_devices)):
-            if (int(replay.position) - 1 - row) % CAPACITY < int(replay.size):
-                transition = jax.tree.map(lambda leaf, number=number: leaf[number], batch)
-                found[row, device * envs_of_device + index] = [leaf.tolist() for leaf in jax.tree.leaves(transition)]
-    return found
-
-
-began_in = jax.jit(lambda replay, rows, indices: replay.transitions(rows, indices, 0.5, 3))
-
-
-def stacked(replay):
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], replay)
-
-
-def filled(num_steps, whole=False):
-    """A store after some steps, and the steps to come."""
-    like = {"x": jnp.zeros((NUM_ENVS, 2))}, jnp.zeros(NUM_ENVS, jnp.int32)
-    steps = history(np.random.default_rng(3), 2 * num_steps, 0.3)
-    replay = learn.Replay.create(CAPACITY, *like, whole=whole)
-    for _, step in zip(range(num_steps), steps):
-        replay = add(replay, step)
-    return replay, steps
-
-
-@pytest.mark.parametrize("num_steps", tiered([3, 10], 10))
-def test_a_store_divided_over_devices_and_put_together_goes_on_as_it_was(num_steps):
-    replay, steps = filled(num_steps, whole=True)
-    parts = regroup(stacked(replay), 2)
-    assert stored(parts, 2) == stored(stacked(replay), 1)
-    again = jax.tree.map(lambda leaf: leaf[0], regroup(parts, 1))
-    for leaf, expected in zip(jax.tree.leaves(again.episodes), jax.tree.leaves(replay.episodes), strict=True):
-        np.testing.assert_array_equal(leaf, expected)
-    for step in steps:
-        replay, again = add(replay, step), add(again, step)
-    assert stored(stacked(again), 1) == stored(stacked(replay), 1)
-
-
-def test_of_a_store_whose_ends_find_no_room_the_oldest_rows_are_forgotten(monkeypatch):
-    replay, _ = filled(10)
-    monkeypatch.setattr(regrouping, "num_ends_for", lambda *_, **__: 1)
-    parts, before = regroup(stacked(replay), 2), stored(stacked(replay), 1)
-    after = stored(parts, 2)
-    assert 0 < len(after) < len(before)
-    assert after.items() <= before.items()
-
-
 @pytest.mark.parametrize(
     ("training", "message"),
     [
@@ -249,7 +188,7 @@ def test_two_processes_give_the_bits_of_one_with_two_devices():
 def assert_as_it_should_be(told):
     """What `on_devices.compare` says."""
     assert told["on each device"] == 4
-    assert told["env_keys"] == 0
+    assert told["env_keys"] == told["placed"] == 0
     assert told["moved"] > 1e-4
     at_four, on_two = told["timesteps"]
     assert on_two == 2 * at_four

@@ -97,25 +97,19 @@ def compiled_function(mesh: Mesh | None) -> Callable[..., Any]:
     """
 
     def train(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, *given: Any) -> Any:
-        def train_one(*parts: Any) -> tuple[driver.Run, FinalState, StepBatch]:
-            run, final_state, kept = _train(policy, optimizers, *parts)
-            if mesh is not None:
-                replay = run.exploration.replay.of_all_devices()
-                run = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=replay))
-            return run, final_state, kept
-
-        environments = given[6]
-        return run_on(mesh, train_one, None if mesh is None else _specs(mesh, environments), *given)
+        replay, environments = given[5:7]
+        specs = None if mesh is None else _specs(mesh, replay, environments)
+        return run_on(mesh, functools.partial(_train, policy, optimizers), specs, *given)
 
     return jax.jit(train, static_argnums=(0, 1), donate_argnums=(7,), compiler_options=compiler_options())
 
 
-def _specs(mesh: Mesh, environments: Environments) -> tuple[driver.Run, Any, Any]:
+def _specs(mesh: Mesh, replay: Replay, environments: Environments) -> tuple[driver.Run, Any, Any]:
     """Return how the results of the compiled function are divided over devices."""
     per_env: Any  # they stand for arrays
     same: Any
     (per_env, same), many = layouts(mesh), layout_behind(mesh)
-    exploration = ExplorationState(CollectorState((), ()), per_env, per_env)
+    exploration = ExplorationState(CollectorState((), ()), replay.layout(per_env, same), per_env)
     counts = dict.fromkeys(("num_updated", "count", "num_ended"), same)
     run = driver.Run(learner=same, exploration=exploration, progress=same, metrics=same, kept=(), **counts)
     return run, environments.layout_of_final_state(per_env, same), many
@@ -148,7 +142,7 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
     environments = dataclasses.replace(environments, env_state=bound(environments.env_state))
     progress, action_noise, key = algorithm._progress()
     # Last, because whatever fails from here on must return the store to the buffer.
-    replay = bound(buffer.to_device(algorithm._last_obs, rows_to_come(algorithm), mesh))
+    replay = bound(buffer.to_device(rows_to_come(algorithm), mesh))
     episodes = min(episodes, 2**31 - 1)
     limits = driver.Limits(np.int32(steps), np.int32(episodes))
     try:
@@ -166,13 +160,13 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
             Sharded(action_noise),
             key,
         )
+        count = int(run.count)
     except BaseException:
         buffer.keep_on_device(replay)
         raise
-    buffer.keep_on_device(run.exploration.replay)
+    buffer.keep_on_device(run.exploration.replay, count)
     small = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=None), learner=None)
     host, all_steps = to_host((small, kept))
-    count = int(host.count)
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
     _write_back(algorithm, plan, run, host, final_state, all_steps)
     if settings.hindsight is not None and host.progress.is_due:

@@ -123,11 +123,11 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
     given = settings, rate, learner.settings(), state, venv, ahead.noise, index
     most = steps_together(algorithm)
     # Last, because whatever fails from here on must return the store to the buffer.
-    replay, waiting = buffer.to_device_with_steps(algorithm._last_obs, rows_to_come(algorithm), most)
+    replay, waiting = buffer.to_device_with_steps(rows_to_come(algorithm), most)
     try:
         state, replay, metrics, is_ready = run(*given, replay, waiting.steps, np.int32(waiting.count))
     except BaseException:
-        buffer.keep_on_device(replay, waiting)
+        buffer.keep_on_device(replay, waiting=waiting)
         raise
     buffer.keep_on_device(replay)
     if not np.asarray(is_ready):
@@ -191,7 +191,7 @@ def store_transition(
 ) -> None:
     """Store a step where the compiled training keeps its steps."""
     if algorithm._steps_on_jax == 1 or not buffer.is_on_device:
-        buffer.to_device(algorithm._last_obs, rows_to_come(algorithm))
+        buffer.to_device(rows_to_come(algorithm))
     truncated = np.zeros(len(dones), bool)
     last = new_obs
     if np.any(dones):
@@ -202,7 +202,7 @@ def store_transition(
                 for part, value in zip(jax.tree.leaves(last), jax.tree.leaves(observation), strict=True):
                     part[index] = value
     terminated = np.asarray(dones, bool) & ~truncated
-    step = algorithm._last_obs, action, reward, terminated, truncated, new_obs, last
+    step = algorithm._last_obs, action, reward, terminated, truncated, last
     buffer.add_on_device(steps_together(algorithm), *step)
     algorithm._last_obs = algorithm._last_original_obs = new_obs
 

@@ -178,7 +178,6 @@ class Iteration:
             timestep.reward,
             timestep.terminated,
             timestep.truncated,
-            timestep.observation,
             timestep.final_observation,
         )
         if settings.action_noise is not None:

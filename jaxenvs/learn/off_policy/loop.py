@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from jaxenvs.environment import struct
@@ -18,7 +17,6 @@ from jaxenvs.learn.loop import Limits, Loop, run
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, is_ready, num_at_once
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, on_vectors
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
-from jaxenvs.learn.off_policy.store.regrouping import regroup
 from jaxenvs.learn.off_policy.store.replay import Replay
 from jaxenvs.learn.progress_bar import Bar
 from jaxenvs.learn.training_state import RecentEpisodes, TrainingSetup, TrainingState, normalized_step, place, start
@@ -31,7 +29,7 @@ class OffPolicyTrainingState(TrainingState):
 
     Attributes:
       replay: the store. Donate it (`jax.jit(advance, ..., donate_argnums=1)`), or there will be two copies. Over a mesh
-        each device has a store for its environments: there is a leading axis of devices.
+        each device has the rows of its environments.
       action_noise: the state of the action noise, if it has one.
     """
 
@@ -40,27 +38,8 @@ class OffPolicyTrainingState(TrainingState):
 
     def layout(self, sharded: Any, same: Any) -> Self:
         """Return a prefix of this pytree, in which the store and the action noise are divided too."""
-        return dataclasses.replace(super().layout(sharded, same), replay=sharded, action_noise=sharded)
-
-    def divided(self, num_devices: int) -> Self:
-        """Return the state with the store divided into one for each device."""
-        is_divided = self.replay.tag.ndim == 3
-        if is_divided and self.replay.tag.shape[0] == num_devices:
-            return self
-        stores = jax.tree.map(np.asarray, self.replay)
-        return dataclasses.replace(self, replay=regroup(stores if is_divided else stores.of_all_devices(), num_devices))
-
-    def whole(self) -> Self:
-        """Return the state with one store, for arrays on the host."""
-        return self if self.replay.tag.ndim == 2 else self.divided(1).of_one_device()
-
-    def of_one_device(self, mesh: Mesh | None = None) -> Self:
-        """Return what one device works with, given its part of each leaf."""
-        return dataclasses.replace(self, replay=self.replay.of_one_device(mesh))
-
-    def of_all_devices(self) -> Self:
-        """Undo `of_one_device`: add a leading axis of devices to the store."""
-        return dataclasses.replace(self, replay=self.replay.of_all_devices())
+        replay = self.replay.layout(sharded, same)
+        return dataclasses.replace(super().layout(sharded, same), replay=replay, action_noise=sharded)
 
 
 def init(
@@ -89,15 +68,15 @@ def _new_store(settings: OffPolicySettings, observation: Observation, action: ja
     """Create an empty store for the transitions of all environments; over a mesh, one on each device for its part."""
     capacity = max(settings.buffer_size // len(action), 1)
 
-    def create(observation: Any, action: jax.Array) -> Replay:
-        return Replay.create(capacity, observation, action, whole=settings.hindsight is not None)
+    def create(num_devices: int = 1) -> Replay:
+        part = slice(len(action) // num_devices)
+        seen, taken = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[part], (observation, action)))
+        return Replay.create(capacity, seen, taken, whole=settings.hindsight is not None)
 
     if mesh is None:
-        return create(observation, action)
-    of_one_device = slice(len(action) // mesh.size)
-    like = jax.eval_shape(lambda *both: jax.tree.map(lambda leaf: leaf[of_one_device], both), observation, action)
-    make: Any = on_each(lambda: create(*like).of_all_devices(), mesh, (), layouts(mesh)[0])
-    store: Replay = jax.jit(make)()
+        return create()
+    layout = jax.eval_shape(create).layout(*layouts(mesh))
+    store: Replay = jax.jit(on_each(lambda: create(mesh.size), mesh, (), layout))()
     return store
 
 

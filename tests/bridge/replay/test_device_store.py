@@ -169,13 +169,13 @@ def test_a_reset_by_hand_moves_no_row_and_ends_slices():
     arguments = (60, spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
     buffer, kept = (ReplayBuffer(*arguments, device="cpu", n_envs=2) for _ in range(2))
     zeros, no = np.zeros((2, 2), np.float32), np.zeros(2, bool)
-    step = jax.jit(lambda store, reward: store.add(zeros, no.astype(int), reward, no, no, zeros, zeros))
+    step = jax.jit(lambda store, reward: store.add(zeros, no.astype(int), reward, no, no, zeros))
     for number in range(50):
         if number % 7 == 0:
             buffer.mark_reset()
             kept.mark_reset()
-        store = buffer.to_device(zeros, 4)
-        buffer.keep_on_device(step(store, np.full(2, number, np.float32)))
+        store = buffer.to_device(4)
+        buffer.keep_on_device(step(store, np.full(2, number, np.float32)), 1)
         assert buffer.is_on_device
         kept.add(zeros, zeros, no.astype(int), np.full(2, number), no, [{}, {}])
         if number in (20, 40):
@@ -239,7 +239,7 @@ def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is
     buffer, observation = ReplayBuffer(10, spaces.Box(-1, 1, (2,)), spaces.Discrete(2), device="cpu"), np.zeros((1, 2))
     step = observation, observation, np.zeros(1), np.zeros(1), np.zeros(1, bool), [{}]
     buffer.add(*step)
-    store = buffer.to_device(observation, 4)
+    store = buffer.to_device(4)
     jax.jit(lambda replay: jax.tree.map(lambda leaf: leaf + 1, replay), donate_argnums=0)(store)
     buffer.keep_on_device(store)
     for look in (
@@ -252,7 +252,7 @@ def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is
         ):
             look()
     with pytest.raises(RuntimeError, match="contents of the replay buffer are lost"):
-        buffer.to_device(observation, 4)
+        buffer.to_device(4)
     buffer.reset()
     assert buffer.size() == 0
     buffer.add(*step)
@@ -262,7 +262,7 @@ def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is
 def test_a_buffer_is_as_it_was_if_what_it_lent_was_not_taken():
     buffer, observation = ReplayBuffer(10, spaces.Box(-1, 1, (2,)), spaces.Discrete(2), device="cpu"), np.zeros((1, 2))
     buffer.add(observation, observation, np.zeros(1), np.zeros(1), np.zeros(1, bool), [{}])
-    buffer.keep_on_device(buffer.to_device(observation, 4))
+    buffer.keep_on_device(buffer.to_device(4))
     assert buffer.size() == 1
 
 
@@ -278,13 +278,13 @@ def test_a_program_has_what_was_written_by_hand(size):
     rows = np.arange(buffer.size()) + (buffer.pos if buffer.full else 0)
     expected = buffer._get_samples(rows % buffer.buffer_size)
     n_steps = buffer.n_steps
-    store = buffer.to_device(np.full((1, 2), 20), 4)
+    store = buffer.to_device(4)
     drawn = store.transitions(jnp.asarray(rows % store.capacity), jnp.zeros(len(rows), int), 0.99, n_steps)
     np.testing.assert_array_equal(drawn.next_observation, expected.next_observations)
     np.testing.assert_array_equal(drawn.discount == 0, expected.dones[:, 0] == 1)
     np.testing.assert_allclose(drawn.reward, expected.rewards[:, 0], rtol=1e-6)
     before = [np.array(each) for each in (buffer.next_observations, buffer.dones, buffer.timeouts)]
-    buffer.keep_on_device(buffer.to_device(np.full((1, 2), 20), 4))
+    buffer.keep_on_device(buffer.to_device(4))
     for one, other in zip(before, (buffer.next_observations, buffer.dones, buffer.timeouts)):
         np.testing.assert_array_equal(one, other)
 
@@ -312,8 +312,8 @@ def test_integers_beyond_those_of_programs_are_no_others_without_an_error(name, 
 def test_steps_that_wait_survive_an_exception_in_the_function_that_writes_them(monkeypatch):
     buffer = ReplayBuffer(8, spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
     zeros = np.zeros((1, 2), np.float32)
-    buffer.to_device(zeros, 4)
-    step = zeros, np.zeros(1, int), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), zeros, zeros
+    buffer.to_device(4)
+    step = zeros, np.zeros(1, int), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), zeros
     buffer.add_on_device(4, *step)
 
     def fails(*_):
@@ -331,7 +331,7 @@ def test_an_interrupted_copy_to_the_host_loses_nothing(monkeypatch):
     buffer = ReplayBuffer(8, spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
     zeros = np.zeros((1, 2), np.float32)
     buffer.add(zeros, zeros, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
-    buffer.to_device(zeros, 4)
+    buffer.to_device(4)
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -341,3 +341,38 @@ def test_an_interrupted_copy_to_the_host_loses_nothing(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             buffer.rewards[0]
     assert buffer.rewards[0] == 1
+
+
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_on_a_cpu_arrays_move_without_a_copy_unless_other_code_keeps_them(is_dict):
+    box = spaces.Box(-1, 1, (2,))
+    buffer = ReplayBuffer(8, spaces.Dict({"x": box}) if is_dict else box, box, device="cpu")
+    zeros, no = np.zeros((1, 2), np.float32), np.zeros(1, bool)
+
+    def of(array):
+        return {"x": array} if is_dict else array
+
+    def within(tree):
+        return tree["x"] if is_dict else tree
+
+    def add(replay, value):
+        return replay.add(of(zeros + value), zeros, no, no, no, of(zeros))
+
+    compiled = jax.jit(add, donate_argnums=0)
+
+    def written(value):
+        store = buffer.to_device(4)
+        where = within(store.observation).unsafe_buffer_pointer()
+        buffer.keep_on_device(compiled(store, value), 1)
+        return where
+
+    written(1)
+    place = within(buffer.observations).ctypes.data
+    assert written(2) == place == within(buffer.observations).ctypes.data
+    within(buffer.observations)[0] = 7  # where JAX's array lies
+    kept = within(buffer.observations)[:3]
+    assert written(3) != place
+    np.testing.assert_array_equal(kept[:, 0, 0], [7, 2, 0])
+    np.testing.assert_array_equal(within(buffer.observations)[:3, 0, 0], [7, 2, 3])
+    buffer.reset()
+    np.testing.assert_array_equal(kept[:, 0, 0], [7, 2, 0])

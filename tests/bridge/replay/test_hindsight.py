@@ -193,8 +193,7 @@ def test_lent_and_brought_back_it_is_the_same(steps):
     for added in history(2, steps, seed=2, ends=0.4):
         buffer.add(*added)
         kept.add(*added)
-        last = added[1]
-    buffer.keep_on_device(buffer.to_device(last, 1000))
+    buffer.keep_on_device(buffer.to_device(1000))
     np.testing.assert_array_equal(buffer.ep_length, kept.ep_length)
     assert assert_same_samples(buffer, kept, 0)
 
@@ -205,10 +204,9 @@ def test_a_program_draws_the_transitions_and_goals_that_the_host_draws(strategy)
     buffer = make(n_envs=2, goal_selection_strategy=strategy)
     for added in history(2, 47, seed=5):
         buffer.add(*added)
-        last = added[1]
     np.random.seed(0)  # noqa: NPY002
     host = buffer.sample(40_000)
-    replay = buffer.to_device(last, 10)
+    replay = buffer.to_device(10)
     bits = jax.random.bits(jax.random.key(0), (2, 40_000))
 
     def compute_reward(achieved, desired, info):

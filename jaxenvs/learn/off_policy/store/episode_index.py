@@ -39,6 +39,10 @@ class Episodes:
         per_env = (jnp.zeros(num_envs, jnp.int32) for _ in range(4))
         return cls(jnp.zeros((capacity, num_envs), jnp.int32), *per_env)
 
+    def layout(self, sharded: Any, rows: Any) -> Self:
+        """Return a prefix of this pytree: `rows` for the array of slots, `sharded` for one number per environment."""
+        return type(self)(rows, *(sharded,) * 4)
+
     @property
     def capacity(self) -> int:
         """Number of rows."""

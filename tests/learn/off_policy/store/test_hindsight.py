@@ -79,14 +79,15 @@ def test_a_step_written_and_a_batch_drawn_copy_nothing_of_the_store():
     replay = learn.Replay.create(capacity, observation, jnp.zeros((1, 1)), whole=True)
     no = jnp.zeros(1, bool)
 
-    def step(replay, bits):
-        seen = jax.tree.map(lambda leaf: leaf + 1, replay.last_observation)
+    def step(state, bits):
+        seen, replay = jax.tree.map(lambda leaf: leaf + 1, state[0]), state[1]
         action, done = seen["observation"][:, :1], seen["observation"][:, 0] % 5 == 0
-        replay = replay.add(seen, action, action[:, 0], no, done, seen, seen)
-        return replay, hindsight.transitions(replay, bits, 0.99, lambda achieved, desired, info: achieved[:, 0])
+        replay = replay.add(seen, action, action[:, 0], no, done, seen)
+        batch = hindsight.transitions(replay, bits, 0.99, lambda achieved, desired, info: achieved[:, 0])
+        return (seen, replay), batch
 
     def run(replay, bits):
-        return jax.lax.scan(step, replay, bits)
+        return jax.lax.scan(step, (observation, replay), bits)
 
     jitted = jax.jit(run, donate_argnums=0, compiler_options=compiler_options())
     text = jitted.lower(replay, jnp.zeros((9, 2, 5), jnp.uint32)).compile().as_text()
