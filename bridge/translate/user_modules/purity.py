@@ -118,7 +118,7 @@ class Purity:
         """
         it, args = known.it, args if known.owner is None else (Known(known.owner), *args)
         if isinstance(it, nn.Module):
-            if id(it) not in self._modules:
+            if id(it) not in self._modules or isinstance(it, BaseModel):  # the latter is translated by hand, not read
                 raise Impure(f"uses a {type(it).__name__} that is not a submodule")
         elif id(it) in CALCULATIONS or it is None:  # the latter in a branch that runs where there is a layer
             for each in args:

@@ -43,7 +43,7 @@ CALCULATIONS = {
 }
 # Methods and attributes of tensors, numbers, strings and containers that change nothing; methods that fill containers.
 READING = {"items", "keys", "values", "get", "copy", "index", "count"}
-METHODS = {*OPERATIONS, *READING, "item", "dim", "numel", "split", "startswith", "endswith"}
+METHODS = {*OPERATIONS, *READING, "item", "dim", "numel", "split", "startswith", "endswith", "forward"}
 ATTRIBUTES = {"shape", "dtype", "device", "ndim"}
 FILLING = {"append", "add", "extend", "insert", "update", "setdefault"}
 # Libraries whose functions are read, as users' are.

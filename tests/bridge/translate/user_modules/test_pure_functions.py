@@ -106,6 +106,12 @@ def grows(self, x):
     return x + y
 
 
+def indexed(self, x):
+    for i in range(len(self.layers) - 1):
+        x = self.layers[i](x)
+    return self.layers[-1].forward(x.view(x.shape[0], *self.sizes[1:])) + sum(layer(x) for layer in self.layers[:1])
+
+
 def branches(self, x):
     if self.norm is not None:
         x = self.norm(x)
@@ -121,6 +127,7 @@ PURE = {
     "own methods": lambda self, x: self.halved(self.embed(x, scale=2.0)),
     "modules in loops": loops,
     "modules in pairs": grows,
+    "modules by index": indexed,
     "branches": branches,
     "a closure": SCALED,
     "numbers of objects": lambda self, x: self.linear(x) * self.config.scale * SETTINGS.scale * Helper.scale,
