@@ -217,29 +217,6 @@ def test_a_cell_is_held_against_the_faster_stock_sb3_each_side_at_its_best_and_i
     assert [bar["met"] for bar in report.content["bars"]] == [True, False]
 
 
-def test_first_iterations_are_compared_after_a_run_that_fills_the_cache(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("JAXENVS_CACHE", "")  # restored afterwards
-    begun = []
-
-    class Worker(contextlib.nullcontext):
-        def __enter__(self):
-            return self
-
-        def ask(self, do, side=None, **_):
-            if do == "load":
-                begun.append(side)
-                return {"threads": 2}
-            sizes = {"imports_megabytes": 100.0, "peak_megabytes": 9.0}
-            return {"first_seconds": 2.0 if begun[-1] == STOCK else float(len(begun))} | sizes
-
-    monkeypatch.setattr(never_slower.client, "Worker", lambda *_: Worker())
-    content = run(never_slower, "never_slower", tmp_path, "--first", "--rounds", "3")
-    assert begun[:7] == [OURS, STOCK, OURS, STOCK, OURS, STOCK, OURS]
-    row = content["tables"]["first"][0]
-    assert (row["stock_first"], row["bridge_first"], row["times"]) == (2.0, 5.0, 0.4)  # ours: 3, 5 and 7
-    assert [bar["met"] for bar in content["bars"]] == [False] * len(cells.quick_cells())
-
-
 def test_cells_with_callbacks_take_turns_five_times_on_one_thread(monkeypatch, capsys):
     ones = {STOCK: 1.0, OURS: 1.0}
     monkeypatch.setattr(never_slower.client, "Worker", fake_worker(ones, ones))
