@@ -1,6 +1,5 @@
 """RayVecEnv over a stand-in for Ray: what it asks of Ray, and ProcessVecEnv's contract over another transport."""
 
-import functools
 import sys
 from unittest import mock
 
@@ -8,10 +7,8 @@ import numpy as np
 import pytest
 
 from bridge import RayVecEnv, WorkerDied, make_vec_env
-from tests.bridge.host_env.cluster import ray_stand_in
 from tests.bridge.host_env.conftest import Actors
 from tests.bridge.host_env.host_environments import SIGKILL, Counting
-from tests.bridge.host_env.references import assert_same_as_dummy_vec_env
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step
 
 
@@ -25,17 +22,6 @@ def ray(workers):
     yield workers.ray
     for actor in workers.ray.actors:
         workers.ray.kill(actor)
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [{"limit": 4, "tells": True}, {"kind": "dict", "actions": "multi_binary"}, {"kind": "tuple", "actions": "box"}],
-    ids=str,
-)
-def test_it_does_what_dummy_vec_env_does_with_monitored_environments(ray, parameters):
-    assert_same_as_dummy_vec_env(
-        ray_stand_in.make([functools.partial(Counting, **parameters)] * 3, ray=ray), parameters
-    )
 
 
 def test_a_step_is_one_call_of_each_actor_with_its_actions(ray, start):
