@@ -77,6 +77,7 @@ def test_a_compiled_rollout_goes_on_where_it_stopped_and_compiles_no_more():
     assert [event for event in compilations if "compile" in event] == []
 
 
+@pytest.mark.thorough
 def test_vec_envs_without_peers_say_so_and_go_on(tmp_path, monkeypatch, capsys):
     no_peers(monkeypatch)
     content = run(stepping, "stepping", tmp_path, "--num-envs", "65", "--parts", "vec_env")
@@ -127,7 +128,8 @@ def test_results_of_a_part_are_merged_into_those_of_the_others(tmp_path):
     assert [row["env"] for row in write([], ("c", 4.0))["tables"]["speeds"]] == ["c"]
 
 
-def test_interleave_takes_turns_and_leaves_out_the_warm_up():
+def test_interleave_takes_turns_and_leaves_out_the_warm_up(monkeypatch):
+    monkeypatch.setattr(common.gc, "collect", lambda: None)  # which takes long after many other tests
     order = []
 
     def side(name):

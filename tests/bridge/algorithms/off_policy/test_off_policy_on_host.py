@@ -12,6 +12,7 @@ from gymnasium import spaces
 from stable_baselines3.common import buffers, noise
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import bridge
@@ -21,6 +22,7 @@ from bridge.engine.update import compiled_update
 from jaxenvs import learn
 from tests.bridge.algorithms.off_policy.off_policy_models import assert_equal, state_of
 from tests.environments import Counter
+from tests.tiers import tiered
 
 
 class Walk(gymnasium.Env):
@@ -153,7 +155,11 @@ def test_dqn_learns_what_sb3s_learns(settings):
             {"action_noise": DRIFTING, "train_freq": (1, "episode"), "gradient_steps": -1},
             marks=pytest.mark.thorough,
         ),
-        ("TD3", {"n_envs": 2, "action_noise": DRIFTING, "train_freq": 4, "gradient_steps": 130}),
+        pytest.param(
+            "TD3",
+            {"n_envs": 2, "action_noise": DRIFTING, "train_freq": 4, "gradient_steps": 130},
+            marks=pytest.mark.thorough,
+        ),
         ("DDPG", {"action_noise": NORMAL, "tau": 0.1, "policy_kwargs": {"net_arch": {"pi": [5], "qf": [6, 7]}}}),
     ],
     ids=str,
@@ -185,7 +191,10 @@ def without_noise(monkeypatch):
     [
         {"ent_coef": "auto_0.1", "target_entropy": -0.5, "action_noise": NORMAL},
         pytest.param({"ent_coef": "auto_0.1", "n_steps": 2}, marks=with_n_steps),
-        {"ent_coef": 0.2, "n_envs": 2, "policy_kwargs": {"n_critics": 3, "share_features_extractor": True}},
+        pytest.param(
+            {"ent_coef": 0.2, "n_envs": 2, "policy_kwargs": {"n_critics": 3, "share_features_extractor": True}},
+            marks=pytest.mark.thorough,
+        ),
         {"target_update_interval": 3, "train_freq": (1, "episode"), "gradient_steps": -1, "tau": 0.3},
     ],
     ids=str,
@@ -256,21 +265,26 @@ def test_hindsight_replay_learns_what_sb3s_learns():
     assert_same(ours, stock, total=40, tolerance=1e-3)
 
 
-def test_images_are_learnt_from_by_pytorch_on_a_cpu_unless_all_is_to_be_compiled():
-    class Small(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
-        def __init__(self, space):
-            super().__init__(space, 4)
-            self.layers = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 8, 8), torch.nn.Flatten(), torch.nn.Linear(32, 4))
+class SmallCnn(BaseFeaturesExtractor):
+    def __init__(self, space):
+        super().__init__(space, 4)
+        self.layers = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 8, 8), torch.nn.Flatten(), torch.nn.Linear(32, 4))
 
-        def forward(self, observations):
-            return self.layers(observations)
+    def forward(self, observations):
+        return self.layers(observations)
 
-    kwargs = {"observation": "image", "policy": "CnnPolicy", "policy_kwargs": {"features_extractor_class": Small}}
+
+def test_images_are_learnt_from_by_pytorch_on_a_cpu():
+    kwargs = {"observation": "image", "policy": "CnnPolicy", "policy_kwargs": {"features_extractor_class": SmallCnn}}
     ours, stock = make_pair("DQN", **kwargs)
     assert "PyTorch runs convolutions faster" in str(ours.plan)
     assert_same(ours, stock, total=30)
+
+
+@pytest.mark.thorough  # images in compiled trainings of PPO: tests/bridge/engine
+def test_images_are_learnt_from_in_a_compiled_training_if_all_is_to_be_compiled():
     env = bridge.JaxVecEnv(Counter(observation_kind="image", action_kind="discrete"), 2, 0)
-    settings = {**SETTINGS, "policy_kwargs": {"features_extractor_class": Small, "net_arch": [8]}}
+    settings = {**SETTINGS, "policy_kwargs": {"features_extractor_class": SmallCnn, "net_arch": [8]}}
     model = bridge.DQN("CnnPolicy", env, engine="xla", **settings).learn(40)
     assert not model.plan.reasons
     assert model._n_updates > 0
@@ -278,7 +292,7 @@ def test_images_are_learnt_from_by_pytorch_on_a_cpu_unless_all_is_to_be_compiled
     np.testing.assert_array_equal(model.replay_buffer.next_observations[:20].reshape(20, 2, -1), count + 1)
 
 
-@pytest.mark.parametrize("use_sde_at_warmup", [False, True])
+@pytest.mark.parametrize("use_sde_at_warmup", tiered([False, True], False))
 def test_state_dependent_exploration_keeps_its_noise_for_as_long_as_it_is_told(use_sde_at_warmup):
     env = bridge.JaxVecEnv(Counter(length=100, action_kind="box"), 2, 0)
     network = {"net_arch": [2], "log_std_init": -1.0, "activation_fn": torch.nn.Tanh}

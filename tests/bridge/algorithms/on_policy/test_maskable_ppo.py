@@ -52,8 +52,7 @@ ENVIRONMENTS = {
     "Gymnasium": (host_env, "acting compiled"),
 }
 CASES = [(where, kind) for where in ENVIRONMENTS for kind in ACTIONS]
-ALWAYS = [("told in the info", "discrete"), ("told in the observation", "discrete"), ("by a method", "multi_discrete")]
-ALWAYS += [("Gymnasium", "multi_binary")]
+ALWAYS = [("told in the info", "discrete"), ("Gymnasium", "multi_binary")]
 ALWAYS += [("by a method that cannot be traced", "discrete")]
 
 
@@ -82,6 +81,7 @@ def test_rollouts_hold_legal_actions_and_what_the_torch_policy_thinks_of_them(wh
     model.train()
 
 
+@pytest.mark.thorough  # with environments without masks: tests/bridge/algorithms/sb3_contrib
 def test_masks_may_be_left_out():
     model = make(jax_env(LocksWithMethod)).learn(ROLLOUT, use_masking=False)
     assert (model.rollout_buffer.action_masks == 1).all()
@@ -115,6 +115,7 @@ def test_masks_of_another_size_are_refused_with_both_shapes(where):
         make(env).learn(ROLLOUT)
 
 
+@pytest.mark.thorough  # of PPO: tests/bridge/engine/callbacks
 def test_how_a_training_is_cut_changes_no_bit_and_masks_survive_wrappers():
     models = []
     for callback in (None, Recorder()):
@@ -147,7 +148,7 @@ def test_callbacks_see_the_locals_of_sb3_contrib(make_env):
 # --- Beside sb3-contrib ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", tiered(ACTIONS, "discrete"))
+@pytest.mark.parametrize("kind", tiered(ACTIONS))  # of PPO: test_on_policy.py
 def test_zips_go_back_and_forth_in_the_middle_of_a_training(kind, tmp_path):
     ours = make(jax_env(kind=kind)).learn(2 * ROLLOUT)
     ours.save(tmp_path / "ours")
@@ -206,6 +207,7 @@ def test_maskable_eval_callback_leaves_programs_whole():
     np.testing.assert_array_equal(*(read_parameters(each.policy.parameters()) for each in (model, whole)))
 
 
+@pytest.mark.thorough  # of PPO: tests/bridge/seeds
 def test_many_seeds_are_one_program():
     model = make(jax_env())
     one, two = bridge.train_seeds(model, 2 * ROLLOUT, [0, 1])

@@ -71,7 +71,7 @@ def states_of(buffer, step):
 CASES = [(make_env, critic) for make_env in (jax_env, host_env) for critic in CRITICS]
 
 
-@pytest.mark.parametrize(("make_env", "critic"), tiered(CASES, (jax_env, "own, two layers"), (host_env, "own")))
+@pytest.mark.parametrize(("make_env", "critic"), tiered(CASES, (jax_env, "own"), (host_env, "own")))
 def test_rollouts_hold_what_the_torch_policy_thinks_and_remembers_step_by_step(make_env, critic):
     model = make(make_env(), critic=critic)
     assert str(model.plan).startswith(f"collecting: {'compiled' if make_env is jax_env else 'acting compiled'}")
@@ -103,6 +103,7 @@ def test_rollouts_hold_what_the_torch_policy_thinks_and_remembers_step_by_step(m
     assert ended
 
 
+@pytest.mark.thorough  # of PPO: test_arithmetic.py
 @pytest.mark.parametrize("make_env", [jax_env])
 def test_rewards_before_a_truncation_have_the_value_of_what_would_have_followed(make_env):
     bonuses = []
@@ -132,6 +133,7 @@ def test_all_policies_are_compiled(policy, kind):
     assert model._n_updates == 2
 
 
+@pytest.mark.thorough  # of PPO: tests/bridge/engine/callbacks
 def test_how_a_training_is_cut_changes_no_bit():
     whole, cut = (make(jax_env(), engine="xla").learn(6 * ROLLOUT, each) for each in (None, Recorder()))
     assert_same_bits(weights(whole), weights(cut))

@@ -49,7 +49,7 @@ def test_quantiles_find_the_right_action_of_four():
     assert evaluate_policy(model, env, 20, warn=False)[0] > 90
 
 
-@pytest.mark.parametrize("name", tiered(NETWORKS, "CrossQ"))
+@pytest.mark.parametrize("name", tiered(NETWORKS))
 def test_weights_can_be_set_in_part_and_what_does_not_fit_is_refused(name, tmp_path):
     model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
     before = copy.deepcopy(model.get_parameters())

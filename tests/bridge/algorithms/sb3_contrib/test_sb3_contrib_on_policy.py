@@ -188,8 +188,8 @@ MEMORIES = {
 }
 
 
-@pytest.mark.parametrize("see", tiered(["numbers", "pictures", "a dict"], "a dict"))
-@pytest.mark.parametrize("memory", tiered(MEMORIES, "extractors apart, none"))
+@pytest.mark.parametrize("see", tiered(["numbers", "pictures", "a dict"]))
+@pytest.mark.parametrize("memory", MEMORIES)
 def test_all_memories_go_with_all_observations(memory, see):
     env, policy, kwargs = gymnasium.make("CartPole-v1"), "MlpLstmPolicy", MEMORIES[memory]
     if see == "a dict":
