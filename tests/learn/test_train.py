@@ -111,16 +111,6 @@ def test_training_with_normalisation_counts_every_observation():
     assert np.isfinite(metrics["loss"]).all()
 
 
-@pytest.mark.thorough  # as SB3's: tests/bridge/algorithms/on_policy/test_arithmetic.py
-def test_target_kl_ends_an_update_early():
-    far = train_once(jax.random.key(0), TINY.replace(learning_rate=0.05, target_kl=0.01))
-    assert far.metrics["epochs"].min() == 1
-    assert far.metrics["stopped_at_kl"][0] > 0.015
-    near = train_once(jax.random.key(0), TINY.replace(learning_rate=1e-5, target_kl=0.01))
-    assert (near.metrics["epochs"] == TINY.algorithm.n_epochs).all()
-    assert (near.metrics["stopped_at_kl"] == 0).all()
-
-
 @pytest.mark.parametrize("normalize", tiered([False, True], True))
 def test_a_training_that_stops_and_goes_on_gives_the_same_bits(normalize):
     training, (start, whole, whole_metrics) = FALLING.replace(normalize=normalize), trained(normalize)

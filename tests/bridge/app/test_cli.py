@@ -59,12 +59,6 @@ def test_normalized_run_saves_its_statistics(tmp_path, capsys):
     assert "-200.00 ± 0.00" in capsys.readouterr().out  # the reward as it is, not normalised
 
 
-@pytest.mark.thorough  # as the next test
-def test_a2c_trains(tmp_path):
-    cli.main(["train", "a2c", "Pendulum-v1", "--total-timesteps", "80", "--out", str(tmp_path / "a2c")])
-    assert (tmp_path / "a2c" / "model.zip").exists()
-
-
 @pytest.mark.parametrize("engine", tiered(["auto", "xla", "torch"], "torch"))
 def test_the_engine_is_chosen_and_kept(engine, tmp_path):
     cli.main(

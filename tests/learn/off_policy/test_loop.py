@@ -122,18 +122,6 @@ def test_a_crossq_policy_may_have_no_hidden_layers():
     assert [network.sizes for network in (policy.actor.latent_pi, *policy.critic.q_networks)] == [(3,), (4, 1), (4, 1)]
 
 
-@pytest.mark.thorough  # of bridge.TD3, by the same code: tests/bridge/algorithms/off_policy/test_off_policy.py
-def test_actions_are_random_until_learning_starts_and_then_those_of_the_policy():
-    # In numbers only, so that it shares the compiled function of the other tests.
-    training = TRAININGS["TD3"].replace(action_noise=OrnsteinUhlenbeckActionNoise(0.0, 0.0), learning_rate=0.0)
-    start = begin(training, jax.random.key(0))
-    end, _ = go_on(training, start, 10)
-    policy = training.network.actor.apply(start.learner.params["actor"], end.replay.observation.reshape(-1, 3))
-    is_policy = np.isclose(end.replay.action[..., 0], policy.reshape(-1, NUM_ENVS), atol=1e-5)
-    assert not is_policy[: STARTS // NUM_ENVS].any()
-    assert is_policy[STARTS // NUM_ENVS : 30].all()
-
-
 def test_dqn_explores_less_and_less():
     training = TRAININGS["DQN"]
     policy, settings = training.network, training.algorithm.replace(exploration_final_eps=0.0)

@@ -17,7 +17,6 @@ from bridge.algorithms.common import off_policy_algorithm
 from bridge.engine.callbacks.callback_schedule import Pace, ScheduledCallback
 from bridge.engine.off_policy import compiled_training
 from bridge.replay import device_store
-from jaxenvs.learn.off_policy.iteration import NOISE_BYTES
 from tests.bridge.algorithms.off_policy.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder
 from tests.tiers import tiered
@@ -60,16 +59,6 @@ def test_somebody_who_looks_at_every_step_changes_no_bit():
     quiet.learn(96)
     watched.learn(96, Recorder())
     assert_equal(state_of(watched), state_of(quiet))
-
-
-@pytest.mark.thorough  # of `learn`: tests/learn/off_policy/test_loop.py
-def test_for_how_many_iterations_a_program_draws_at_once_changes_no_bit(in_one):
-    # With batches so large that it draws for a few of the iterations only; one who looks makes it draw for each.
-    several, each = make(batch_size=4096), make(batch_size=4096)
-    several.learn(48)
-    each.learn(48, Recorder())
-    assert several._n_updates > 2 * NOISE_BYTES // (4 * 4096)
-    assert_equal(state_of(several), state_of(each))
 
 
 def test_the_same_seed_gives_the_same_training_and_another_one_another():

@@ -181,15 +181,6 @@ def test_hundreds_of_steps_of_ppo_in_float64(algorithm, case, same_order, float6
     assert_same(stock, ours, 1e-5 if (algorithm, case) == ("PPO", "multi_binary") else 1e-8)
 
 
-@pytest.mark.thorough  # one step of each, above, and hundreds in float64
-@pytest.mark.parametrize("case", ["discrete", "multi_discrete", "box"])
-def test_hundreds_of_steps_of_ppo_in_float32(case, same_order):
-    stock, ours = make_pair("PPO", case, **MANY_STEPS, **PPO_CASES[case])
-    same_order(MANY_STEPS["n_epochs"])
-    train_both(stock, ours)
-    assert_same(stock, ours, 1e-3)
-
-
 # 96 = 13 * 7 + 5 = 5 * 19 + 1: a last minibatch of 5, and of 1.
 @pytest.mark.parametrize("batch_size", tiered([7, 19], 19))
 def test_a_last_minibatch_that_is_smaller(batch_size, same_order, float64):
