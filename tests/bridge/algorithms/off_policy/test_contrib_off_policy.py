@@ -10,7 +10,7 @@ from torch import nn
 
 import bridge
 from jaxenvs import TimeLimit
-from tests.bridge.algorithms.off_policy.off_policy_models import KINDS, N_ENVS, make, make_env
+from tests.bridge.algorithms.cases import KINDS, N_ENVS, make, make_env
 from tests.environments import Counter
 from tests.stock import STOCK
 from tests.tiers import tiered

@@ -10,7 +10,7 @@ import bridge
 import jaxenvs
 from bridge import JaxVecEnv, load_checkpoint, save_checkpoint
 from bridge.algorithms.specs import SPECS
-from tests.bridge.algorithms.off_policy.off_policy_models import assert_equal, state_of
+from tests.bridge.algorithms.cases import assert_equal, state_of
 from tests.stock import STOCK
 from tests.tiers import tiered
 

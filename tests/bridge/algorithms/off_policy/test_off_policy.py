@@ -17,7 +17,7 @@ from bridge.algorithms.common import off_policy_algorithm
 from bridge.engine.callbacks.callback_schedule import Pace, ScheduledCallback
 from bridge.engine.off_policy import compiled_training
 from bridge.replay import device_store
-from tests.bridge.algorithms.off_policy.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
+from tests.bridge.algorithms.cases import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder
 from tests.tiers import tiered
 
@@ -54,17 +54,12 @@ def test_learning_twice_is_learning_on(name, monkeypatch):
     assert_equal(state_of(twice), state_of(at_once))
 
 
+@pytest.mark.thorough  # its weights: tests/bridge/engine/callbacks/test_one_run.py
 def test_somebody_who_looks_at_every_step_changes_no_bit():
     quiet, watched = make(), make()
     quiet.learn(96)
     watched.learn(96, Recorder())
     assert_equal(state_of(watched), state_of(quiet))
-
-
-def test_the_same_seed_gives_the_same_training_and_another_one_another():
-    first, again, other = (state_of(make(seed=seed).learn(48)) for seed in (0, 0, 1))
-    assert_equal(again, first)
-    assert not np.array_equal(first["actions"], other["actions"])
 
 
 def test_a_training_compiles_its_program_once():

@@ -2,13 +2,11 @@
 
 import logging
 
-import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import stable_baselines3
 import torch
-from gymnasium import spaces
 from stable_baselines3.common import buffers, noise
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import configure
@@ -20,50 +18,9 @@ from bridge.algorithms.common import predicting
 from bridge.engine import acting
 from bridge.engine.update import compiled_update
 from jaxenvs import learn
-from tests.bridge.algorithms.off_policy.off_policy_models import assert_equal, state_of
+from tests.bridge.algorithms.cases import Walk, assert_equal, state_of
 from tests.environments import Counter
 from tests.tiers import tiered
-
-
-class Walk(gymnasium.Env):
-    """A point that drifts and is pushed; episodes end at the border, or after 9 steps."""
-
-    def __init__(self, kind="box", observation="vector"):
-        self.kind, self.observation = kind, observation
-        self.action_space = (
-            spaces.Discrete(3) if kind == "discrete" else spaces.Box(np.float32([-1, -3]), np.float32([2, 3]))
-        )
-        vector = spaces.Box(-9, 9, (2,), np.float32)
-        self.observation_space = {
-            "vector": vector,
-            "dict": spaces.Dict({"a": vector, "b": spaces.Discrete(4)}),
-            "image": spaces.Box(0, 255, (36, 36, 1), np.uint8),
-            "goal": spaces.Dict({"observation": vector, "achieved_goal": vector, "desired_goal": vector}),
-        }[observation]
-
-    def _observe(self):
-        vector = self.at.astype(np.float32)
-        return {
-            "vector": vector,
-            "dict": {"a": vector, "b": self.count % 4},
-            "image": np.full((36, 36, 1), 100 + 20 * vector[0], np.uint8),
-            "goal": {"observation": vector, "achieved_goal": vector, "desired_goal": np.ones(2, np.float32)},
-        }[self.observation]
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at, self.count = self.np_random.normal(size=2), 0
-        return self._observe(), {}
-
-    def step(self, action):
-        push = np.array([action - 1.0, 0.5]) if self.kind == "discrete" else 0.3 * action
-        self.at, self.count = self.at + 0.2 * push + 0.1, self.count + 1
-        reward = float(-np.abs(self.at).sum())
-        return self._observe(), reward, bool(np.abs(self.at).max() > 2), self.count >= 9, {}
-
-    def compute_reward(self, achieved, desired, info):
-        return -np.abs(achieved - desired).sum(axis=-1)
-
 
 NStepReplayBuffer = getattr(buffers, "NStepReplayBuffer", None)
 with_n_steps = pytest.mark.skipif(NStepReplayBuffer is None, reason="this version of SB3 has no n-step returns")

@@ -1,7 +1,6 @@
 """bridge.PPO and bridge.A2C instead of Stable-Baselines3's: what users see stays the same."""
 
 import contextlib
-import inspect
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 import stable_baselines3
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
@@ -27,14 +25,6 @@ from tests.environments import Counter
 from tests.tiers import tiered
 
 # --- The constructor ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["PPO", "A2C"])
-def test_the_signature_is_sb3s_and_our_own(name):
-    ours = inspect.signature(getattr(bridge, name)).parameters
-    theirs = inspect.signature(getattr(stable_baselines3, name)).parameters
-    assert list(ours) == [*theirs, "engine"]
-    assert all(ours[parameter].default == theirs[parameter].default for parameter in theirs)
 
 
 def test_arguments_may_be_positional():
@@ -72,26 +62,6 @@ BARE_OR_NORMALIZED = [
 # --- Saving, repeating, resuming ------------------------------------------------------------------------------------
 
 
-def test_zips_go_from_sb3_to_bridge_and_back_and_lose_nothing(tmp_path):
-    def state(model):
-        moments = [value for entry in model.policy.optimizer.state_dict()["state"].values() for value in entry.values()]
-        numbers = [*model.policy.state_dict().values(), *moments]
-        counters = model.num_timesteps, model._n_updates, model.lr_schedule(0.5), model.clip_range(0.5)
-        return [np.asarray(number) for number in numbers], counters
-
-    settings = {"learning_rate": lambda remaining: 1e-3 * remaining, "clip_range": lambda remaining: 0.3 * remaining}
-    model = make(algorithm=stable_baselines3.PPO, **settings).learn(2 * ROLLOUT)
-    for package in (bridge, stable_baselines3, bridge):
-        model.save(tmp_path / "model")
-        loaded = package.PPO.load(tmp_path / "model", env=make_env())
-        for a, b in zip(state(model)[0], state(loaded)[0], strict=True):
-            np.testing.assert_array_equal(a, b)
-        assert state(model)[1] == state(loaded)[1]
-        model = loaded.learn(ROLLOUT, reset_num_timesteps=False)
-    assert model.num_timesteps == 5 * ROLLOUT
-    assert model._n_updates == 5 * SETTINGS["n_epochs"]
-
-
 @pytest.mark.thorough  # a zip of DQN names neither: test_off_policy_files.py
 @pytest.mark.slow
 def test_a_zip_loads_where_bridge_is_not_installed(tmp_path):
@@ -104,14 +74,6 @@ def test_a_zip_loads_where_bridge_is_not_installed(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == [str(ROLLOUT), "()"], done.stderr
-
-
-def test_the_same_seed_gives_the_same_bits_and_another_others():
-    first, again, other = (
-        read_parameters(make(make_env(seed), seed=seed).learn(2 * ROLLOUT).policy.parameters()) for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize("wrap", BARE_OR_NORMALIZED)
@@ -199,15 +161,6 @@ class Quiet(bridge.ScheduledCallback):
 
     def _on_step(self):
         return self.function({"self": self.model}, None)
-
-
-class FromFunction(BaseCallback):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def _on_step(self):
-        return self.function(self.locals, self.globals)
 
 
 # --- Compiling once -------------------------------------------------------------------------------------------------
