@@ -41,6 +41,7 @@ def mean_return(metrics, iterations):
     return np.average(metrics["iteration_episode_return"][iterations][episodes > 0], weights=episodes[episodes > 0])
 
 
+@pytest.mark.thorough  # README.md's block learns it too: tests/docs/test_readme.py
 def test_ppo_learns_to_balance_a_pole():
     linear = np.linspace(1, 0, 98)[1:]
     algorithm = PPO(

@@ -51,6 +51,7 @@ def test_arguments_beside_config_change_what_they_name(run, tmp_path):
     assert not same(weights(run), weights(tmp_path / "other"))
 
 
+@pytest.mark.thorough  # of several seeds: test_seeds.py
 def test_normalized_run_saves_its_statistics(tmp_path, capsys):
     out = tmp_path / "car"
     cli.main(["train", "ppo", "MountainCar-v0", *TINY, "--out", str(out)])
