@@ -1,6 +1,6 @@
-# `make demo` trains, evaluates, saves and films an agent; `make test` runs every check. Both install what they need
-# into .venv, once: again only when pyproject.toml or constraints.txt change.
-# `make test-all` also runs the tests that repeat others over more seeds, ids or shapes.
+# `make demo` trains, evaluates, saves and films an agent; `make test` runs ruff, mypy, and a test of each behaviour.
+# Both install what they need into .venv, once: again only when pyproject.toml or constraints.txt change.
+# `make test-all` also runs the tests marked thorough, and `make test-thorough` only these: CONTRIBUTING.md.
 # `make test-versions` also tests with other versions, each in an environment of its own: CONTRIBUTING.md.
 # `make docs` builds the site of docs/ into site/.
 # `make test-third-party` tests with the environments of other libraries, all of them: an hour.
@@ -19,7 +19,7 @@ WORKERS := -n auto --dist worksteal
 LIBRARIES := brax,craftax,jaxmarl,jumanji,navix,pgx,playground,xminigrid,envpool-references,ray
 GYMNAX := gymnax==1.0.1
 
-.PHONY: demo test test-all types tests test-versions $(OTHER_VERSIONS) test-third-party bench docs gpu gpu-wheels clean
+.PHONY: demo test test-all test-thorough types tests test-versions $(OTHER_VERSIONS) test-third-party bench docs gpu gpu-wheels clean
 
 define DEMO_ENDS_WITH
 
@@ -55,6 +55,10 @@ tests:
 
 test-all: WHICH := -m "not third_party"
 test-all: export XLA_FLAGS :=  # what users compile themselves has no other options either
+
+# What `make test-all` adds to `make test`.
+test-thorough: $(INSTALLED)
+	XLA_FLAGS= .venv/bin/pytest $(WORKERS) -m "thorough and not third_party"
 
 test-versions: test $(OTHER_VERSIONS)
 

@@ -1,12 +1,10 @@
 """Compare stock SB3 with `bridge` and engine="auto" after changing the import: speed and memory, over many scripts.
 
-    python -m benchmarks.never_slower [--only "A2C CnnPolicy .* JAX"] [--inductor | --first] [--rounds 9] [--quick]
+    python -m benchmarks.never_slower [--only "A2C CnnPolicy .* JAX"] [--rounds 9] [--quick]
 
 No script ("cell") of benchmarks/cells.py may be slower with `bridge`, also with callbacks, with short calls of `learn`,
 with an environment of many objects and with HER. Commands `jaxenvs train` are compared with a script for stock SB3.
-The scripts most at risk are measured first. --first measures only how
-long they take to the end of the first iteration, and their memory, where an earlier run has filled the compilation
-cache.
+The scripts most at risk are measured first.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from typing import Any
 
 from benchmarks import cells, common
 from benchmarks.peers import callbacks, client
-from benchmarks.peers.cell import EVENTS, FULL_BUFFER, INDUCTOR, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
+from benchmarks.peers.cell import EVENTS, FULL_BUFFER, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
 from bridge.app.tuned import settings_for
 
 # A run has enough iterations to take this long. A cell has as many rounds as fit into its time, and at least two.
@@ -69,11 +67,8 @@ NOTES = [
     "jaxenvs train: whole processes take turns. An earlier run of the command has filled its compilation cache. The "
     "script for stock SB3 (benchmarks/peers/stock_script.py) has the same settings, and writes the same episodes, "
     "checkpoints and evaluations.",
-    'th.compile, with --inductor: stock SB3 after `model.policy = th.compile(model.policy, backend="inductor")`, which '
-    "compiles what acts. Updates call evaluate_actions, which stays as it is.",
     "first: seconds from the end of the imports to the end of the first iteration, including the creation of "
     "environments and model.",
-    "--first: each round is a new process of each side. One process before has filled the compilation cache of bridge.",
     f"MB: peak resident memory during {MEMORY_ITERATIONS} iterations, minus the memory after importing "
     "Stable-Baselines3 or bridge. With JAX environments, the process of stock SB3 also imports bridge. kept: the "
     "same for the memory that remains afterwards.",
@@ -82,11 +77,10 @@ NOTES = [
 
 @dataclasses.dataclass
 class Options:
-    """Options of a run. `quick` means one round and no targets, `inductor` that SB3 with th.compile is measured too."""
+    """Options of a run. `quick` means one round and no targets."""
 
     rounds: int
     quick: bool
-    inductor: bool = dataclasses.field(default=False, kw_only=True)
 
 
 def time_cells(
@@ -137,32 +131,6 @@ def time_cells(
         return common.interleave(runs, rounds, warm_up=int(not is_warm)), begun
 
 
-def measure_first(report: common.Report, cell: Cell, rounds: int) -> None:
-    """Time the first iteration of both sides in new processes, with a compilation cache that one run has filled."""
-
-    def begin(side: str) -> dict[str, Any]:
-        with client.Worker("benchmarks.peers.cell", sys.executable) as worker:
-            worker.ask(do="load", side=side, environments=cell.environments)
-            answer: dict[str, Any] = worker.ask(do="begin", cell=dataclasses.asdict(cell))
-            return answer
-
-    begin(OURS)
-    begun: dict[str, list[dict[str, Any]]] = {side: [] for side in (STOCK, OURS)}
-    for _ in range(rounds):
-        for side, answers in begun.items():
-            answers.append(begin(side))
-    stock, ours = (
-        {what: statistics.median(answer[what] for answer in answers) for what in answers[0]}
-        for answers in begun.values()
-    )
-    row = {"cell": str(cell), "stock_first": stock["first_seconds"], "bridge_first": ours["first_seconds"]}
-    row |= {"times": stock["first_seconds"] / ours["first_seconds"]}
-    row |= {"stock_MB": stock["peak_megabytes"], "bridge_MB": ours["peak_megabytes"]}
-    row |= {"stock_imports_MB": stock["imports_megabytes"], "bridge_imports_MB": ours["imports_megabytes"]}
-    report.add("first", [row])
-    report.bar(f"{cell}: to the end of the first iteration, {STOCK} / {OURS}", row["times"], SPEED)
-
-
 def measure(report: common.Report, cell: Cell, options: Options, at_least: float = SPEED) -> None:
     """Time both sides of a cell in turns, and read their memory.
 
@@ -173,8 +141,9 @@ def measure(report: common.Report, cell: Cell, options: Options, at_least: float
     fewest_rounds = 2
     if cell in cells.further_cells():
         threads, fewest_rounds = (1,), FEWEST_TURNS
-    sides = [STOCK, OURS, INDUCTOR] if options.inductor else [STOCK, OURS]
-    timings, begun = time_cells({side: (side, cell, None) for side in sides}, options, threads, SECONDS, fewest_rounds)
+    timings, begun = time_cells(
+        {side: (side, cell, None) for side in (STOCK, OURS)}, options, threads, SECONDS, fewest_rounds
+    )
     add(report, cell, timings, begun, options, at_least)
 
 
@@ -224,8 +193,6 @@ def add(
         "stock_imports_MB": begun[STOCK]["imports_megabytes"],
         "bridge_imports_MB": begun[OURS]["imports_megabytes"],
     }
-    if compiled := [timing.steps_per_second for name, timing in timings.items() if name.startswith(INDUCTOR)]:
-        row |= {"th.compile_steps_per_second": max(compiled), "th.compile_first": begun[INDUCTOR]["first_seconds"]}
     report.add("cells", [row])
     if options.quick:
         return
@@ -279,31 +246,24 @@ def measure_command(report: common.Report, command: cells.TrainCommand, options:
 def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__, rounds=9)
     parser.add_argument("--only", metavar="REGEX", default="", help="cells in whose name it is found; default: all")
-    parser.add_argument("--inductor", action="store_true", help='also SB3 with th.compile(policy, backend="inductor")')
-    parser.add_argument("--first", action="store_true", help="only first iterations, with a filled compilation cache")
     arguments = parser.options(argv)
     quick = arguments.quick
-    options = Options(arguments.rounds, quick, inductor=arguments.inductor)
-    scripts: list[Cell | cells.TrainCommand] = [*(cells.quick_cells() if quick else cells.all_cells())]
-    if not arguments.first:
-        scripts = [*(cells.quick_commands() if quick else cells.all_commands()), *scripts]
+    options = Options(arguments.rounds, quick)
+    commands, all_cells = (cells.quick_commands, cells.quick_cells) if quick else (cells.all_commands, cells.all_cells)
+    scripts: list[Cell | cells.TrainCommand] = [*commands(), *all_cells()]
     chosen = [script for script in scripts if re.search(arguments.only, str(script))]
     if not chosen:
         parser.error(f"--only {arguments.only!r} is found in no cell: {'; '.join(map(str, scripts))}.")
-    if arguments.first:
-        os.environ["JAXENVS_CACHE"] = tempfile.mkdtemp()
-    elif not quick:
+    if not quick:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of the workers, whose compile times are figures here
 
-    settings = {"only": arguments.only, "first": arguments.first, "cells": len(chosen)}
+    settings = {"only": arguments.only, "cells": len(chosen)}
     settings |= {"rounds": options.rounds, "quick": quick}
     report = common.Report("never_slower", settings, NOTES)
     for cell in chosen:
         try:
             if isinstance(cell, cells.TrainCommand):
                 measure_command(report, cell, options)
-            elif arguments.first:
-                measure_first(report, cell, options.rounds)
             else:
                 measure(report, cell, options, NAMED_SPEED if cell in cells.named_cells() else SPEED)
         except RuntimeError as error:

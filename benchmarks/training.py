@@ -33,7 +33,6 @@ import bridge
 import jaxenvs
 from benchmarks import common
 from benchmarks.peers import client
-from benchmarks.peers.cell import INDUCTOR
 from benchmarks.peers.worker import Setting, Training, sb3_training
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
@@ -97,14 +96,12 @@ class Options:
     Attributes:
       threads: PyTorch's default number.
       quick: tiny settings, and no bars.
-      inductor: whether SB3 with th.compile is a side.
     """
 
     rounds: int
     threads: int
     quick: bool
     peers: dict[str, client.Worker]
-    inductor: bool = False
 
     @property
     def thread_counts(self) -> list[int]:
@@ -131,13 +128,6 @@ def model_training(
         return training.run()
 
     return Training(run, iterations, training.compile_seconds)
-
-
-def inductor_ppo(*arguments: Any, **settings: Any) -> Any:
-    """Return stock SB3's PPO with a policy whose actions are compiled by PyTorch."""
-    model = stable_baselines3.PPO(*arguments, **settings)
-    vars(model)["policy"] = torch.compile(model.policy, backend="inductor")
-    return model
 
 
 def learner(setting: Setting, iterations: int) -> learn.Training:
@@ -218,10 +208,6 @@ def compare(
             trainings[f"{STOCK}, {threads} thread{'s' if threads > 1 else ''}"] = model_training(
                 stable_baselines3.PPO, make(stock_on), setting, HOST_ITERATIONS[setting], threads, compiles=False
             )
-        if options.inductor:
-            trainings[INDUCTOR] = model_training(
-                inductor_ppo, make(stock_on), setting, HOST_ITERATIONS[setting], options.threads, compiles=True
-            )
         for name in peers:
             if name in options.peers:
                 iterations = (HOST_ITERATIONS if name == SBX else COMPILED_ITERATIONS)[setting]
@@ -229,7 +215,7 @@ def compare(
                 trainings[name] = options.peers[name].prepare(setting, iterations, compiling)
 
         measured = time_trainings(trainings, setting, options.rounds)
-    envs = {OURS: ours_on, PURE: "VectorEnv", STOCK: stock_on, SBX: GYMNASIUM_ENVS, INDUCTOR: stock_on}
+    envs = {OURS: ours_on, PURE: "VectorEnv", STOCK: stock_on, SBX: GYMNASIUM_ENVS}
     rows = []
     for row in measured:
         environments = envs.get(row["side"].partition(",")[0], "gymnax")
@@ -342,7 +328,6 @@ def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__, rounds=9)
     parser.add_argument("--only", nargs="+", choices="abcd", default=list("abcd"), help="parts; default: all")
     parser.add_argument("--seeds", type=int, help="of part d; default 3; quick: 1")
-    parser.add_argument("--inductor", action="store_true", help='also SB3 with th.compile(policy, backend="inductor")')
     arguments = parser.options(argv)
     quick, parts = arguments.quick, arguments.only
     if not quick:
@@ -351,7 +336,7 @@ def main(argv: list[str] | None = None) -> None:
         jax.config.update("jax_enable_compilation_cache", False)
 
     seeds = arguments.seeds or (1 if quick else 3)
-    options = Options(arguments.rounds, torch.get_num_threads(), quick, {}, arguments.inductor)
+    options = Options(arguments.rounds, torch.get_num_threads(), quick, {})
     settings: dict[str, Any] = {"env": ENV_ID, "parts": "".join(parts), "rounds": options.rounds, "seeds": seeds}
     settings |= {"torch_threads": options.threads, "quick": quick}
     report = common.Report("training", settings, NOTES)

@@ -22,8 +22,8 @@ from benchmarks.memory import peak_megabytes, resident_megabytes
 from benchmarks.peers import callbacks
 from benchmarks.peers.worker import answer
 
-STOCK, OURS, SBX, INDUCTOR = "stock SB3", "bridge", "SBX", "SB3 with th.compile"
-PACKAGES = {STOCK: "stable_baselines3", OURS: "bridge", SBX: "sbx", INDUCTOR: "stable_baselines3"}
+STOCK, OURS, SBX = "stock SB3", "bridge", "SBX"
+PACKAGES = {STOCK: "stable_baselines3", OURS: "bridge", SBX: "sbx"}
 OFF_POLICY = ("DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "CrossQ")
 GYMNASIUM, JAX, HOST = "Gymnasium", "JAX", "Gymnasium by each side's make_vec_env"
 MEMORY_ITERATIONS = 3
@@ -163,9 +163,6 @@ class Side:
             device="cpu",
             **self._arguments(),
         )
-        if self.side == INDUCTOR:
-            torch = importlib.import_module("torch")
-            self.model.policy = torch.compile(self.model.policy, backend="inductor")
         self._learn(1)
         first_seconds = time.perf_counter() - start
         for _ in range(MEMORY_ITERATIONS - 1):

@@ -77,6 +77,7 @@ def test_a_compiled_rollout_goes_on_where_it_stopped_and_compiles_no_more():
     assert [event for event in compilations if "compile" in event] == []
 
 
+@pytest.mark.thorough
 def test_vec_envs_without_peers_say_so_and_go_on(tmp_path, monkeypatch, capsys):
     no_peers(monkeypatch)
     content = run(stepping, "stepping", tmp_path, "--num-envs", "65", "--parts", "vec_env")
@@ -127,7 +128,8 @@ def test_results_of_a_part_are_merged_into_those_of_the_others(tmp_path):
     assert [row["env"] for row in write([], ("c", 4.0))["tables"]["speeds"]] == ["c"]
 
 
-def test_interleave_takes_turns_and_leaves_out_the_warm_up():
+def test_interleave_takes_turns_and_leaves_out_the_warm_up(monkeypatch):
+    monkeypatch.setattr(common.gc, "collect", lambda: None)  # which takes long after many other tests
     order = []
 
     def side(name):
@@ -215,29 +217,6 @@ def test_a_cell_is_held_against_the_faster_stock_sb3_each_side_at_its_best_and_i
     assert (row["times"], row["threads"], row["times_MB"]) == (pytest.approx(1.5), "1", pytest.approx(1.2))
     assert row["bridge_threads"] == "2"
     assert [bar["met"] for bar in report.content["bars"]] == [True, False]
-
-
-def test_first_iterations_are_compared_after_a_run_that_fills_the_cache(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("JAXENVS_CACHE", "")  # restored afterwards
-    begun = []
-
-    class Worker(contextlib.nullcontext):
-        def __enter__(self):
-            return self
-
-        def ask(self, do, side=None, **_):
-            if do == "load":
-                begun.append(side)
-                return {"threads": 2}
-            sizes = {"imports_megabytes": 100.0, "peak_megabytes": 9.0}
-            return {"first_seconds": 2.0 if begun[-1] == STOCK else float(len(begun))} | sizes
-
-    monkeypatch.setattr(never_slower.client, "Worker", lambda *_: Worker())
-    content = run(never_slower, "never_slower", tmp_path, "--first", "--rounds", "3")
-    assert begun[:7] == [OURS, STOCK, OURS, STOCK, OURS, STOCK, OURS]
-    row = content["tables"]["first"][0]
-    assert (row["stock_first"], row["bridge_first"], row["times"]) == (2.0, 5.0, 0.4)  # ours: 3, 5 and 7
-    assert [bar["met"] for bar in content["bars"]] == [False] * len(cells.quick_cells())
 
 
 def test_cells_with_callbacks_take_turns_five_times_on_one_thread(monkeypatch, capsys):

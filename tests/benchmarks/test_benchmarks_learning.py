@@ -17,6 +17,7 @@ SETTINGS = """
 """
 
 
+@pytest.mark.thorough
 def test_velocities_are_hidden_and_success_is_counted():
     env = learning_tasks.cartpole_without_velocities()
     _, timestep = env.step(env.reset(jax.random.key(0))[0], 1)

@@ -14,6 +14,7 @@ from benchmarks import cells, common, never_slower
 from benchmarks.peers import callbacks, stock_script
 from benchmarks.peers.cell import CALLS, EVENTS, FULL_BUFFER, GYMNASIUM, JAX, OFF_POLICY, OURS, STOCK, Side
 from jaxenvs import cli
+from tests.tiers import tiered
 
 
 def test_both_sides_of_a_cell_have_sb3s_defaults_but_for_rollouts():
@@ -59,7 +60,7 @@ def cell_side(cell, side=STOCK):
     return trained
 
 
-@pytest.mark.parametrize("callback", cells.CALLBACKS)
+@pytest.mark.parametrize("callback", tiered(cells.CALLBACKS, callbacks.EVALUATION))
 def test_a_run_in_which_a_callback_fires_too_rarely_is_an_error(callback):
     trained = cell_side(cells.callback_cell("A2C", GYMNASIUM, callback))
     if callback != callbacks.NO_OP:
@@ -68,6 +69,7 @@ def test_a_run_in_which_a_callback_fires_too_rarely_is_an_error(callback):
     trained.run(trained.cell.fewest_iterations, threads=torch.get_num_threads())
 
 
+@pytest.mark.thorough
 def test_a_callback_that_announces_its_steps_is_shown_them_on_both_sides():
     cell = cells.callback_cell("DQN", GYMNASIUM, callbacks.SCHEDULED)
     counts = [cell_side(cell, side)._learn(cell.fewest_iterations) for side in (STOCK, OURS)]
@@ -85,6 +87,7 @@ def test_learn_is_called_for_each_rollout(monkeypatch):
     assert trained.model.num_timesteps - before == trained.cell.fewest_iterations * trained.cell.rollout
 
 
+@pytest.mark.thorough
 def test_stock_sb3s_script_writes_what_the_command_writes(tmp_path, monkeypatch, capsys):
     settings = {"n_envs": 2, "n_steps": 32, "batch_size": 64, "learning_rate": "lin_0.001"}
     command = cells.TrainCommand("ppo", "CartPole-v1", 256, eval_freq=64)

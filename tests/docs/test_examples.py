@@ -18,20 +18,10 @@ from tests.tiers import tiered
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SCRIPTS = sorted(EXAMPLES.rglob("*.py"))
-# What these do at length, others of them do, README.md's blocks and those of docs/, and tests of its parts.
-AT_LENGTH = (
-    *("custom_environment.py", "domain_randomization.py", "gradients_through_flight.py"),
-    *("thousands_of_landers.py", "train_sb3.py", "wind_and_gravity.py"),
-    *("cartpole.py", "offline_sequence_model.py", "own_gymnasium_env.py", "sweep.py", "tank.py", "train_compiled.py"),
-)
-
-
-def in_tiers(paths):
-    return tiered(paths, *(path for path in paths if path.name not in AT_LENGTH))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", in_tiers(SCRIPTS), ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", tiered(SCRIPTS, EXAMPLES / "pure_jax_loop.py"), ids=lambda path: path.stem)
 def test_script_runs(script, tmp_path):
     if list(script.parent.glob("*.c")) and shutil.which("cc") is None:
         pytest.skip("there is no C compiler, cc")
@@ -40,6 +30,7 @@ def test_script_runs(script, tmp_path):
     assert done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_study_is_continued_and_its_best_settings_train(tmp_path):
     def tune(trials):

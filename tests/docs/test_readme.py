@@ -58,15 +58,8 @@ NEEDS = {
     "docs/self-play.md": ("pgx",),
     "docs/videos.md": ("moviepy",),
 }
-# What these train, README.md's do, examples, and tests of their parts.
-AT_LENGTH = (
-    *("docs/faq.md", "docs/logging.md", "docs/pretrained.md", "docs/save-and-load.md"),
-    *("docs/algorithms.md", "docs/fast-script.md", "docs/index.md", "docs/many-machines.md", "docs/many-seeds.md"),
-    *("docs/native-environments.md", "docs/off-policy.md", "docs/own-environment.md", "docs/pure-jax.md"),
-    *("docs/replay.md", "docs/self-play.md", "docs/stable-baselines3.md"),
-    *(page for page in BLOCKS if page.startswith("docs/coming-from/")),
-    *(page for page in BLOCKS if page.startswith("docs/reference/") and page != "docs/reference/jaxenvs.md"),
-)
+# What the other pages do, tests of its parts do.
+ALWAYS = ("README.md", "docs/environments.md", "docs/reference/jaxenvs.md")
 
 
 # Each block by itself, in one process: to import PyTorch and JAX takes longer than most of them.
@@ -108,7 +101,7 @@ def run(codes, folder, **environment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", tiered(BLOCKS, *(page for page in BLOCKS if page not in AT_LENGTH)))
+@pytest.mark.parametrize("page", tiered(BLOCKS, *ALWAYS))
 def test_the_code_of_a_page_runs(page, tmp_path):
     """And warns of nothing; README.md's not of what it imports either."""
     for library in NEEDS.get(page, ()):

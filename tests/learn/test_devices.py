@@ -94,7 +94,7 @@ def test_an_update_over_an_axis_is_that_of_the_whole_rollout(name, x64):
         assert whole[1]["stopped_at_kl"] > 0
 
 
-@pytest.mark.parametrize("name", tiered(OFF_POLICY, "CrossQ"))
+@pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN"))
 def test_updates_over_an_axis_are_those_of_whole_batches(name, x64):
     rng, (venv, policy, settings) = np.random.default_rng(0), OFF_POLICY[name]
     num, batch_size = 4, 16

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bridge import A2C, JaxVecEnv, make_vec_env
+from bridge import JaxVecEnv
 from jaxenvs import (
     ActionRepeat,
     CartPole,
@@ -18,9 +18,7 @@ from jaxenvs import (
     TimeLimit,
     TransformObservation,
     TransformReward,
-    VectorEnv,
     check_env,
-    learn,
 )
 
 
@@ -62,22 +60,6 @@ def test_the_picture_is_that_of_the_environment_inside():
     np.testing.assert_array_equal(TRAINED.render(state), CartPole().render(inside))
     assert TRAINED.render_size == CartPole().render_size
     assert TRAINED.can_render
-
-
-@pytest.mark.thorough  # they are environments as any: test_all_of_them_keep_the_contract
-def test_pure_jax_trains_on_them():
-    algorithm = learn.A2C(n_steps=8)
-    training = learn.Training(VectorEnv(TRAINED, 4), learn.ActorCritic.of(TRAINED), algorithm, total_timesteps=128)
-    metrics = jax.jit(learn.train)(jax.random.key(0), training).metrics
-    assert metrics["episodes"].sum() > 0
-    assert np.isfinite(metrics["policy_loss"]).all()
-
-
-@pytest.mark.thorough  # which step in its VecEnv as any: test_a_parameter_is_reached_through_all_of_them
-def test_stable_baselines3_trains_on_them_in_one_program():
-    env = make_vec_env(CartPole, 4, seed=0, wrapper_class=lambda env: TRAINED)
-    assert env.observation_space == TRAINED.observation_space
-    A2C("MlpPolicy", env, n_steps=8, seed=0, engine="xla").learn(64)
 
 
 @pytest.mark.parametrize("wrapper", [ClipAction, FlattenObservation, lambda env: FrameStack(env, 2)])

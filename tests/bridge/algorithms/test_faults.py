@@ -16,7 +16,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 import bridge
 from bridge import JaxVecEnv
 from bridge.translate.pytorch.modules import read_parameters
-from tests.bridge.small_models import ROLLOUT, SB3, OnRolloutEnd, Recorder, make, make_env, with_picklable_schedules
+from tests.bridge.small_models import ROLLOUT, SB3, OnRolloutEnd, Recorder, make, make_env
 from tests.environments import Counter
 
 
@@ -88,21 +88,6 @@ def test_jax_debug_nans_finds_nothing_in_a_sound_training():
 
 
 # --- Pickles and copies ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "move",
-    [
-        pytest.param(lambda model: pickle.loads(pickle.dumps(model)), marks=with_picklable_schedules, id="pickle"),
-        pytest.param(copy.deepcopy, id="copy"),
-    ],
-)
-def test_a_model_can_be_pickled_and_copied_and_goes_on_as_the_original(move):
-    model = make().learn(ROLLOUT)
-    other = move(model)
-    for each in (model, other):
-        each.learn(ROLLOUT, reset_num_timesteps=False)
-    np.testing.assert_array_equal(weights(other), weights(model))
 
 
 def test_a_model_can_be_copied_at_any_moment_of_a_training():

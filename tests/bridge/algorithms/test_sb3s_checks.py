@@ -13,7 +13,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper, VecNormalize
 
 import bridge
-from tests.bridge.algorithms.off_policy.test_off_policy_on_host import Walk
+from tests.bridge.algorithms.cases import Walk
 
 SETTINGS = {
     "PPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},

@@ -51,18 +51,13 @@ def test_arguments_beside_config_change_what_they_name(run, tmp_path):
     assert not same(weights(run), weights(tmp_path / "other"))
 
 
+@pytest.mark.thorough  # of several seeds: test_seeds.py
 def test_normalized_run_saves_its_statistics(tmp_path, capsys):
     out = tmp_path / "car"
     cli.main(["train", "ppo", "MountainCar-v0", *TINY, "--out", str(out)])
     env = VecNormalize.load(str(out / "vec_normalize.pkl"), make_vec_env("MountainCar-v0"))
     assert env.obs_rms.count > 100
     assert "-200.00 ± 0.00" in capsys.readouterr().out  # the reward as it is, not normalised
-
-
-@pytest.mark.thorough  # as the next test
-def test_a2c_trains(tmp_path):
-    cli.main(["train", "a2c", "Pendulum-v1", "--total-timesteps", "80", "--out", str(tmp_path / "a2c")])
-    assert (tmp_path / "a2c" / "model.zip").exists()
 
 
 @pytest.mark.parametrize("engine", tiered(["auto", "xla", "torch"], "torch"))

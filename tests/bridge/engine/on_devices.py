@@ -24,7 +24,7 @@ from bridge import JaxVecEnv, make_vec_env
 from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
 from jaxenvs.learn import devices, make_mesh
-from tests.bridge.algorithms.off_policy.off_policy_models import OWN, SETTINGS, state_of
+from tests.bridge.algorithms.cases import OWN, SETTINGS, state_of
 from tests.bridge.small_models import Recorder
 from tests.masked_environments import Locks
 

@@ -12,7 +12,7 @@ import pytest
 import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
-from tests.bridge.algorithms.off_policy.off_policy_models import assert_equal, state_of
+from tests.bridge.algorithms.cases import assert_equal, state_of
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parent.parent.parent.parent

@@ -30,11 +30,16 @@ def began(venv):
 
 
 def assert_same_as_dummy_vec_env(ours, parameters, options=({"low": 0}, {}, {"low": 2})):
-    """Step three environments of these parameters through resets and ends of episodes, and SB3's beside them."""
+    """Step three environments of these parameters through resets and ends of episodes, and SB3's beside them.
+
+    Args:
+      options: of the first reset; None for none.
+    """
     reference = DummyVecEnv([lambda: Monitor(Counting(**parameters))] * 3)
     for venv in (ours, reference):
         venv.seed(5)
-        venv.set_options(list(options))
+        if options is not None:
+            venv.set_options(list(options))
     chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))
     assert began(ours) == began(reference)
     for actions in sample_actions(ours, 12):

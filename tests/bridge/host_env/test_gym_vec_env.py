@@ -1,7 +1,6 @@
-"""GymVecEnv: the contract of a Stable-Baselines3 VecEnv, over vector environments of every auto-reset mode."""
+"""GymVecEnv: whose memory observations are in, and what native vector environments add to the contract of VecEnvs."""
 
 import functools
-import pickle
 import sys
 
 import chex
@@ -17,7 +16,7 @@ from stable_baselines3.common.monitor import Monitor
 from bridge import GymVecEnv, JaxVecEnv
 from jaxenvs import TimeLimit, VectorEnv
 from jaxenvs.gym import GymnasiumVectorEnv
-from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, Counting
+from tests.bridge.host_env.host_environments import Counting
 from tests.bridge.host_env.references import assert_same_as_dummy_vec_env, assert_steps_are_of_cartpole
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, sample_actions
 from tests.environments import Counter
@@ -25,11 +24,6 @@ from tests.tiers import tiered
 
 MODES = list(AutoresetMode)
 OPTIONS = [{"low": 2}] * 3  # which Gymnasium has for all environments alike
-
-
-def gym_vec_env(mode=AutoresetMode.NEXT_STEP, num_envs=3, copy=True, **parameters):
-    envs = [functools.partial(Counting, **parameters)] * num_envs
-    return GymVecEnv(SyncVectorEnv(envs, copy=copy, autoreset_mode=mode))
 
 
 class Own(gymnasium.vector.VectorEnv):
@@ -70,17 +64,6 @@ class Own(gymnasium.vector.VectorEnv):
 
 
 # --- The contract ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "parameters",
-    [{"kind": kind} for kind in OBSERVATION_SPACES]
-    + [{"limit": 4, "tells": True}, {"limit": 5}, {"actions": "box"}, {"actions": "multi_binary", "kind": "dict"}],
-    ids=str,
-)
-def test_it_does_what_dummy_vec_env_does_with_monitored_environments(mode, parameters):
-    assert_same_as_dummy_vec_env(gym_vec_env(mode, **parameters), parameters, OPTIONS)
 
 
 # A fork of a process in which JAX has threads may hang.
@@ -160,20 +143,6 @@ class OnlyOne(gymnasium.Wrapper):
 # --- Whose memory ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["box", "dict", "tuple"])
-def test_observations_of_a_source_that_reuses_its_memory_are_copied(mode, kind):
-    venv = gym_vec_env(mode, copy=False, kind=kind, length=2, tells=True)
-    held, copies = [venv.reset()], []
-    copies.append(pickle.loads(pickle.dumps(held[0])))
-    for _ in range(5):
-        *arrays, infos = venv.step(np.ones(3, int))
-        held.append([*arrays, list(infos)])
-        copies.append(pickle.loads(pickle.dumps(held[-1])))
-    for mine, copy in zip(held, copies, strict=True):
-        chex.assert_trees_all_equal(mine, copy)
-
-
 HELD = []
 
 
@@ -245,19 +214,6 @@ def test_infos_tell_of_their_step_however_late_they_are_read():
 # --- Attributes -----------------------------------------------------------------------------------------------------
 
 
-def test_attributes_are_those_of_the_environments():
-    venv = gym_vec_env(render_mode="rgb_array")
-    venv.reset()
-    venv.set_attr("length", 7, indices=[0, -1])
-    assert venv.get_attr("length") == [7, 5, 7]
-    assert venv.env_method("add", 3, times=2, indices=1) == [6]
-    with pytest.raises(AttributeError, match="lenth"):
-        venv.get_attr("lenth")
-    assert not venv.has_attr("lenth")
-    assert (venv.render_mode, venv.metadata["render_fps"]) == ("rgb_array", 7)
-    assert venv.render().shape == (12, 16, 3)
-
-
 def test_attributes_of_a_native_source_are_those_of_all_environments():
     venv = GymVecEnv(Own())
     venv.set_attr("gravity", 5.0)
@@ -270,13 +226,3 @@ def test_attributes_of_a_native_source_are_those_of_all_environments():
     with pytest.raises(AttributeError, match="no single environments whose reset could be called"):
         venv.env_method("reset")
     assert venv.env_is_wrapped(Monitor) == [True] * 3
-
-
-def test_a_seed_takes_effect_at_the_next_reset_and_only_there():
-    venv = gym_vec_env()
-    assert list(venv.seed(3)) == [3, 4, 5]
-    first, second = venv.reset(), venv.reset()
-    assert not np.array_equal(first, second)
-    venv.seed(4)
-    venv.step(np.zeros(3, int))
-    np.testing.assert_array_equal(venv.reset()[:2], first[1:])

@@ -11,7 +11,7 @@ from stable_baselines3.common.monitor import Monitor
 
 from bridge import GymVecEnv
 from tests.bridge.host_env.host_environments import Counting
-from tests.bridge.host_env.test_gym_vec_env import Own, gym_vec_env
+from tests.bridge.host_env.test_gym_vec_env import Own
 from tests.bridge.vec_env.test_jax_vec_env import sample_actions
 
 
@@ -97,7 +97,7 @@ def test_a_source_may_give_arrays_of_jax():
 
 
 def test_after_a_step_that_failed_there_must_be_a_reset():
-    venv = gym_vec_env()
+    venv = GymVecEnv(SyncVectorEnv([Counting] * 3))
     venv.reset()
     with pytest.raises(ArithmeticError, match="the pole broke"):
         venv.step(np.array([0, 4, 0]))

@@ -1,28 +1,81 @@
-"""SerialVecEnv and ProcessVecEnv: the contract of a Stable-Baselines3 VecEnv, beside SB3's own."""
+"""The VecEnvs of the host: the contract of a Stable-Baselines3 VecEnv, beside SB3's own."""
 
 import functools
 import pickle
 
 import chex
 import gymnasium
+import jax
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.monitor import Monitor
 
-from bridge import ProcessVecEnv, SerialVecEnv
+from bridge import GymVecEnv, NativeVecEnv, ProcessVecEnv, SerialVecEnv
+from tests.bridge.host_env.cluster import ray_stand_in
 from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, RAISE, Counting
 from tests.bridge.host_env.references import assert_same_as_dummy_vec_env
 
-BACKENDS = {"serial": SerialVecEnv, "process": functools.partial(ProcessVecEnv, envs_per_process=2)}
+
+class Native:
+    """NativeVectorEnv of environments in Python."""
+
+    def __init__(self, env_fns):
+        self.envs = [make() for make in env_fns]
+        self.num_envs = len(self.envs)
+        self.observation_space, self.action_space = self.envs[0].observation_space, self.envs[0].action_space
+
+    def reset_into(self, buffers, seeds):
+        for index, env in enumerate(self.envs):
+            observation, _ = env.reset(seed=None if seeds is None else int(seeds[index]))
+            self._write(buffers.observation, index, observation)
+
+    def step_into(self, actions, buffers):
+        for index, env in enumerate(self.envs):
+            observation, reward, *ends, _ = env.step(actions[index])
+            buffers.reward[index], (buffers.terminated[index], buffers.truncated[index]) = reward, ends
+            if any(ends):
+                self._write(buffers.final_observation, index, observation)
+                observation, _ = env.reset()
+            self._write(buffers.observation, index, observation)
+
+    def _write(self, batch, index, observation):
+        jax.tree.map(lambda part, value: part.__setitem__(index, value), batch, observation)
 
 
-@pytest.fixture(params=BACKENDS)
+def gym_vec_env(env_fns, mode):
+    return GymVecEnv(SyncVectorEnv(env_fns, copy=False, autoreset_mode=mode))
+
+
+BACKENDS = {
+    "serial": SerialVecEnv,
+    "process": functools.partial(ProcessVecEnv, envs_per_process=2),
+    "ray": ray_stand_in.make,
+    **{f"gym, {mode.name}": functools.partial(gym_vec_env, mode=mode) for mode in AutoresetMode},
+    "native": lambda env_fns: NativeVecEnv(Native(env_fns)),
+}
+# A native environment has one attribute for all, and no infos.
+HAVE_ATTRIBUTES = [name for name in BACKENDS if name != "native"]
+PARAMETERS = [{"kind": kind} for kind in OBSERVATION_SPACES] + [
+    *({"limit": 4, "tells": True}, {"limit": 5}, {"actions": "box"}),
+    {"actions": "multi_binary", "kind": "dict"},
+]
+
+
+def options_of(backend):
+    """Return the reset options that a VecEnv can pass to its three environments."""
+    if backend == "native":
+        return None
+    return [{"low": 2}] * 3 if backend.startswith("gym") else [{"low": 0}, {}, {"low": 2}]
+
+
+@pytest.fixture
 def make(request):
     """Makes a VecEnv of three environments, and closes it in the end."""
     made = []
 
-    def make(**parameters):
-        made.append(BACKENDS[request.param]([functools.partial(Counting, **parameters)] * 3))
+    def make(backend, **parameters):
+        made.append(BACKENDS[backend]([functools.partial(Counting, **parameters)] * 3))
         return made[-1]
 
     yield make
@@ -30,7 +83,7 @@ def make(request):
         venv.close()
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=HAVE_ATTRIBUTES)
 def venv(request):
     """One for all tests that leave it as it was."""
     venv = BACKENDS[request.param]([functools.partial(Counting, tells=True, render_mode="rgb_array")] * 3)
@@ -39,13 +92,12 @@ def venv(request):
 
 
 @pytest.mark.parametrize(
-    "parameters",
-    [{"kind": kind} for kind in OBSERVATION_SPACES]
-    + [{"limit": 4, "tells": True}, {"limit": 5}, {"actions": "box"}, {"actions": "multi_binary", "kind": "dict"}],
+    ("backend", "parameters"),
+    [(backend, each) for backend in BACKENDS for each in PARAMETERS if backend != "native" or "tells" not in each],
     ids=str,
 )
-def test_it_does_what_dummy_vec_env_does_with_monitored_environments(make, parameters):
-    assert_same_as_dummy_vec_env(make(**parameters), parameters)
+def test_it_does_what_dummy_vec_env_does_with_monitored_environments(make, backend, parameters):
+    assert_same_as_dummy_vec_env(make(backend, **parameters), parameters, options_of(backend))
 
 
 def test_episodes_of_monitored_environments_are_their_monitors(tmp_path):
@@ -59,23 +111,27 @@ def test_episodes_of_monitored_environments_are_their_monitors(tmp_path):
     assert all(env.get_episode_lengths() == [5] for env in venv.envs)
 
 
-def test_what_a_step_returned_is_writable_and_never_written_to_again(make):
-    venv = make(kind="dict", reuses=True, tells=True, length=2)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["box", "dict", "tuple"])
+def test_what_a_step_returned_is_writable_and_never_written_to_again(make, backend, kind):
+    venv = make(backend, kind=kind, reuses=True, tells=True, length=2)
     held, copies = [], []
     venv.reset()
     for _ in range(5):
-        step = venv.step(np.ones(3, int))
-        assert all(array.flags.writeable for array in (*step[0].values(), *step[1:3]))
-        held.append(step)
-        copies.append(pickle.loads(pickle.dumps(step)))
+        *arrays, infos = venv.step(np.ones(3, int))
+        assert all(array.flags.writeable for array in jax.tree.leaves(arrays[:2]))
+        held.append([*arrays, [dict(info) for info in infos]])
+        copies.append(pickle.loads(pickle.dumps(held[-1])))
     for mine, copy in zip(held, copies, strict=True):
         chex.assert_trees_all_equal(mine, copy)
-    ended = held[1][3][0]
-    assert not np.shares_memory(ended["terminal_observation"]["vector"], held[1][0]["vector"])
-    assert ended["terminal_observation"]["vector"][1] == 2
+    observation, *_, infos = held[1]
+    parts = zip(jax.tree.leaves(infos[0]["terminal_observation"]), jax.tree.leaves(observation), strict=True)
+    assert not any(np.shares_memory(last, first) for last, first in parts)
 
 
-def test_a_seed_takes_effect_at_the_next_reset_and_only_there(venv):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_seed_takes_effect_at_the_next_reset_and_only_there(make, backend):
+    venv = make(backend)
     assert list(venv.seed(3)) == [3, 4, 5]
     first, second = venv.reset(), venv.reset()
     assert not np.array_equal(first, second)

@@ -14,7 +14,7 @@ import bridge
 from bridge import JaxVecEnv, ReplayBuffer
 from bridge.replay import device_store
 from jaxenvs import Environment, TimeStep, environment, static, struct
-from tests.bridge.algorithms.off_policy.off_policy_models import OWN, make, make_env
+from tests.bridge.algorithms.cases import OWN, make, make_env
 from tests.environments import Counter
 from tests.tiers import tiered
 

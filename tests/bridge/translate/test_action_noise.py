@@ -14,7 +14,7 @@ from bridge import JaxVecEnv
 from bridge.translate.action_noise import export_noise, noise_state, write_noise_state
 from bridge.translate.pytorch.operations import NotCompilable
 from jaxenvs import Environment, TimeLimit, TimeStep, environment
-from tests.bridge.algorithms.off_policy.off_policy_models import SETTINGS
+from tests.bridge.algorithms.cases import SETTINGS
 from tests.tiers import tiered
 
 SIGMA = np.array([[0.01, 0.02], [0.1, 0.2]])

@@ -69,6 +69,7 @@ def test_flags_are_bools() -> None:
             LunarLander(**{name: 1})
 
 
+@pytest.mark.thorough
 def test_a_picture_is_gymnasiums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean differences of pictures shrunk to a quarter, of 255."""
     pytest.importorskip("Box2D", reason="the reference needs gymnasium[box2d]")

@@ -173,6 +173,7 @@ LEAST_EQUAL = {"random": (0.97, 0.97), "continuous": (0.95, 0.95), "heuristic": 
 LEAST_EQUAL |= {"wind": (0.65, 0.85), "moon": (0.65, 0.85)}
 
 
+@pytest.mark.thorough  # steps of all states: the test before
 def test_whole_episodes_with_the_draws_of_the_reference() -> None:
     equal, _ = shares_of_equal_episodes("random", range(32))
     assert equal >= 0.96

@@ -97,6 +97,7 @@ def heights_and_boxes(draws: terrain.Draws) -> tuple[jax.Array, jax.Array]:
     return made.heights, obstacles.boxes(made)
 
 
+@pytest.mark.thorough
 def test_obstacles_of_our_draws_are_as_many_as_the_references(references: list[Any]) -> None:
     made = jax.jit(jax.vmap(lambda key: terrain.build(terrain.draw(key, True))))(
         jax.random.split(jax.random.key(0), 64)
@@ -165,6 +166,7 @@ def touches_a_box(step: Step) -> bool:
     return bool(((pairs.key >= 0) & (pairs.key < 5 * obstacles.BOXES) & (pairs.count > 0)).any())
 
 
+@pytest.mark.thorough  # it compiles for long; of the lander: test_lunar_lander_parity.py
 def test_a_step_from_states_of_the_reference() -> None:
     found = steps_among_obstacles(2, 30)
     touching = [step for step in found if touches_a_box(step)]

@@ -10,7 +10,7 @@ from torch import nn
 
 import bridge
 from jaxenvs import TimeLimit
-from tests.bridge.algorithms.off_policy.off_policy_models import KINDS, N_ENVS, make, make_env
+from tests.bridge.algorithms.cases import KINDS, N_ENVS, make, make_env
 from tests.environments import Counter
 from tests.stock import STOCK
 from tests.tiers import tiered
@@ -29,7 +29,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", tiered(CASES, "no renormalisation"))
+@pytest.mark.parametrize("case", tiered(CASES))
 def test_settings_of_their_own_train_in_one_program(case):
     name, settings = CASES[case]
     model = make(name, **settings).learn(48)
@@ -51,7 +51,7 @@ def statistics(model):
     return {name: buffer.clone() for name, buffer in model.policy.named_buffers()}
 
 
-@pytest.mark.parametrize("where", ["one program", "the host"])
+@pytest.mark.parametrize("where", tiered(["one program", "the host"], "one program"))
 def test_running_statistics_of_crossq_are_in_the_policy_in_its_zip_and_in_predict(where, tmp_path):
     env = make_env("CrossQ")
     if where == "the host":

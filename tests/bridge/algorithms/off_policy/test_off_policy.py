@@ -17,8 +17,7 @@ from bridge.algorithms.common import off_policy_algorithm
 from bridge.engine.callbacks.callback_schedule import Pace, ScheduledCallback
 from bridge.engine.off_policy import compiled_training
 from bridge.replay import device_store
-from jaxenvs.learn.off_policy.iteration import NOISE_BYTES
-from tests.bridge.algorithms.off_policy.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
+from tests.bridge.algorithms.cases import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder
 from tests.tiers import tiered
 
@@ -55,6 +54,7 @@ def test_learning_twice_is_learning_on(name, monkeypatch):
     assert_equal(state_of(twice), state_of(at_once))
 
 
+@pytest.mark.thorough  # its weights: tests/bridge/engine/callbacks/test_one_run.py
 def test_somebody_who_looks_at_every_step_changes_no_bit():
     quiet, watched = make(), make()
     quiet.learn(96)
@@ -62,31 +62,14 @@ def test_somebody_who_looks_at_every_step_changes_no_bit():
     assert_equal(state_of(watched), state_of(quiet))
 
 
-@pytest.mark.thorough  # of `learn`: tests/learn/off_policy/test_loop.py
-def test_for_how_many_iterations_a_program_draws_at_once_changes_no_bit(in_one):
-    # With batches so large that it draws for a few of the iterations only; one who looks makes it draw for each.
-    several, each = make(batch_size=4096), make(batch_size=4096)
-    several.learn(48)
-    each.learn(48, Recorder())
-    assert several._n_updates > 2 * NOISE_BYTES // (4 * 4096)
-    assert_equal(state_of(several), state_of(each))
-
-
-def test_the_same_seed_gives_the_same_training_and_another_one_another():
-    first, again, other = (state_of(make(seed=seed).learn(48)) for seed in (0, 0, 1))
-    assert_equal(again, first)
-    assert not np.array_equal(first["actions"], other["actions"])
-
-
 def test_a_training_compiles_its_program_once():
-    before, model = (
-        compiled_training.compiled_function(None)._cache_size(),
-        make(env=make_env(length=100, limit=100), batch_size=4),
-    )
-    model.learn(48).learn(48)
+    model = make().learn(48)
+    compiled = compiled_training.compiled_function(None)._cache_size()
+    model.learn(48)
     model.replay_buffer.size()  # for which it comes back from the program
     model.learn(48)
-    assert compiled_training.compiled_function(None)._cache_size() == before + 1
+    make().learn(48)
+    assert compiled_training.compiled_function(None)._cache_size() == compiled > 0
 
 
 # --- The store ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.logger import configure
 
 import bridge
-from tests.bridge.algorithms.off_policy.off_policy_models import N_ENVS, make, make_env
+from tests.bridge.algorithms.cases import N_ENVS, make, make_env
 from tests.bridge.small_models import Recorder
 
 

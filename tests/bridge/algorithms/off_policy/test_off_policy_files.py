@@ -1,9 +1,7 @@
 """bridge.DQN, SAC and TD3 in files and copies: zips, replay buffers, checkpoints, pickles."""
 
 import base64
-import copy
 import json
-import pickle
 import zipfile
 
 import numpy as np
@@ -13,38 +11,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
-from bridge import RolloutCheckpoint, load_checkpoint, save_checkpoint
-from tests.bridge.algorithms.off_policy.off_policy_models import assert_equal, make, make_env, state_of
-from tests.bridge.small_models import with_picklable_schedules
-from tests.stock import STOCK
+from bridge import RolloutCheckpoint, load_checkpoint
+from tests.bridge.algorithms.cases import assert_equal, make, make_env, state_of
 from tests.tiers import tiered
-
-
-def learnt(model):
-    """Return the part of a model's state that a zip keeps."""
-    state = state_of(model, with_store=False) if model._last_obs is not None else {}
-    return {name: value for name, value in state.items() if name not in ("last_obs", "key")}
-
-
-@pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3", "QRDQN", "TQC", "CrossQ"], "DQN", "SAC", "CrossQ"))
-def test_a_zip_goes_from_sb3_to_bridge_and_back_in_the_middle_of_a_training(name, tmp_path):
-    ours, stock = getattr(bridge, name), getattr(STOCK, name)
-    first = make(name, package=STOCK).learn(48)
-    first.save(tmp_path / "first")
-    second = ours.load(tmp_path / "first", make_env(name), force_reset=False)
-    assert_equal(learnt(second), learnt(first))
-    second._last_obs = second.env.reset()
-    assert isinstance(second.replay_buffer, bridge.ReplayBuffer)
-    second.learn(48, reset_num_timesteps=False)
-    assert second.plan.wrapped_env is not None
-    assert second.num_timesteps == 96
-    second.save(tmp_path / "second")
-    third = stock.load(tmp_path / "second", make_env(name), force_reset=False)
-    assert_equal(learnt(third), learnt(second))
-    third._last_obs = third.env.reset()
-    assert type(third.replay_buffer).__module__.startswith("stable_baselines3")
-    third.learn(24, reset_num_timesteps=False)
-    assert third._n_updates > second._n_updates
 
 
 @pytest.mark.parametrize("name", ["DQN", "SAC"])
@@ -178,32 +147,3 @@ class Once(RolloutCheckpoint):
             super()._on_rollout_start()
         else:
             self.rollouts += 1
-
-
-def test_a_checkpoint_after_learn_goes_on_and_is_a_zip_that_sb3_loads(tmp_path):
-    whole, model = make(learning_rate=1e-2), make(learning_rate=1e-2)
-    for each in (whole, model):
-        each.exploration_schedule = lambda left: 0.3
-    whole.learn(48).learn(48, reset_num_timesteps=False)
-    save_checkpoint(model.learn(48), tmp_path / "model")
-    model = load_checkpoint(bridge.DQN, tmp_path / "model", make_env())
-    model.exploration_schedule = lambda left: 0.3
-    model.learn(48, reset_num_timesteps=False)
-    assert_equal(state_of(model), state_of(whole))
-    assert stable_baselines3.DQN.load(tmp_path / "model").num_timesteps == 48
-
-
-@pytest.mark.parametrize(
-    "move",
-    [
-        pytest.param(lambda model: pickle.loads(pickle.dumps(model)), marks=with_picklable_schedules, id="pickle"),
-        pytest.param(copy.deepcopy, id="copy"),
-    ],
-)
-@pytest.mark.parametrize("name", ["DQN", "SAC"])
-def test_a_model_can_be_pickled_and_copied_and_goes_on_as_the_original(move, name):
-    model = make(name).learn(48)
-    other = move(model)
-    for each in (model, other):
-        each.learn(48, reset_num_timesteps=False)
-    assert_equal(state_of(other), state_of(model))

@@ -2,16 +2,15 @@
 
 import logging
 
-import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import stable_baselines3
 import torch
-from gymnasium import spaces
 from stable_baselines3.common import buffers, noise
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import bridge
@@ -19,49 +18,9 @@ from bridge.algorithms.common import predicting
 from bridge.engine import acting
 from bridge.engine.update import compiled_update
 from jaxenvs import learn
-from tests.bridge.algorithms.off_policy.off_policy_models import assert_equal, state_of
+from tests.bridge.algorithms.cases import Walk, assert_equal, state_of
 from tests.environments import Counter
-
-
-class Walk(gymnasium.Env):
-    """A point that drifts and is pushed; episodes end at the border, or after 9 steps."""
-
-    def __init__(self, kind="box", observation="vector"):
-        self.kind, self.observation = kind, observation
-        self.action_space = (
-            spaces.Discrete(3) if kind == "discrete" else spaces.Box(np.float32([-1, -3]), np.float32([2, 3]))
-        )
-        vector = spaces.Box(-9, 9, (2,), np.float32)
-        self.observation_space = {
-            "vector": vector,
-            "dict": spaces.Dict({"a": vector, "b": spaces.Discrete(4)}),
-            "image": spaces.Box(0, 255, (36, 36, 1), np.uint8),
-            "goal": spaces.Dict({"observation": vector, "achieved_goal": vector, "desired_goal": vector}),
-        }[observation]
-
-    def _observe(self):
-        vector = self.at.astype(np.float32)
-        return {
-            "vector": vector,
-            "dict": {"a": vector, "b": self.count % 4},
-            "image": np.full((36, 36, 1), 100 + 20 * vector[0], np.uint8),
-            "goal": {"observation": vector, "achieved_goal": vector, "desired_goal": np.ones(2, np.float32)},
-        }[self.observation]
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at, self.count = self.np_random.normal(size=2), 0
-        return self._observe(), {}
-
-    def step(self, action):
-        push = np.array([action - 1.0, 0.5]) if self.kind == "discrete" else 0.3 * action
-        self.at, self.count = self.at + 0.2 * push + 0.1, self.count + 1
-        reward = float(-np.abs(self.at).sum())
-        return self._observe(), reward, bool(np.abs(self.at).max() > 2), self.count >= 9, {}
-
-    def compute_reward(self, achieved, desired, info):
-        return -np.abs(achieved - desired).sum(axis=-1)
-
+from tests.tiers import tiered
 
 NStepReplayBuffer = getattr(buffers, "NStepReplayBuffer", None)
 with_n_steps = pytest.mark.skipif(NStepReplayBuffer is None, reason="this version of SB3 has no n-step returns")
@@ -153,7 +112,11 @@ def test_dqn_learns_what_sb3s_learns(settings):
             {"action_noise": DRIFTING, "train_freq": (1, "episode"), "gradient_steps": -1},
             marks=pytest.mark.thorough,
         ),
-        ("TD3", {"n_envs": 2, "action_noise": DRIFTING, "train_freq": 4, "gradient_steps": 130}),
+        pytest.param(
+            "TD3",
+            {"n_envs": 2, "action_noise": DRIFTING, "train_freq": 4, "gradient_steps": 130},
+            marks=pytest.mark.thorough,
+        ),
         ("DDPG", {"action_noise": NORMAL, "tau": 0.1, "policy_kwargs": {"net_arch": {"pi": [5], "qf": [6, 7]}}}),
     ],
     ids=str,
@@ -185,7 +148,10 @@ def without_noise(monkeypatch):
     [
         {"ent_coef": "auto_0.1", "target_entropy": -0.5, "action_noise": NORMAL},
         pytest.param({"ent_coef": "auto_0.1", "n_steps": 2}, marks=with_n_steps),
-        {"ent_coef": 0.2, "n_envs": 2, "policy_kwargs": {"n_critics": 3, "share_features_extractor": True}},
+        pytest.param(
+            {"ent_coef": 0.2, "n_envs": 2, "policy_kwargs": {"n_critics": 3, "share_features_extractor": True}},
+            marks=pytest.mark.thorough,
+        ),
         {"target_update_interval": 3, "train_freq": (1, "episode"), "gradient_steps": -1, "tau": 0.3},
     ],
     ids=str,
@@ -256,21 +222,26 @@ def test_hindsight_replay_learns_what_sb3s_learns():
     assert_same(ours, stock, total=40, tolerance=1e-3)
 
 
-def test_images_are_learnt_from_by_pytorch_on_a_cpu_unless_all_is_to_be_compiled():
-    class Small(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
-        def __init__(self, space):
-            super().__init__(space, 4)
-            self.layers = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 8, 8), torch.nn.Flatten(), torch.nn.Linear(32, 4))
+class SmallCnn(BaseFeaturesExtractor):
+    def __init__(self, space):
+        super().__init__(space, 4)
+        self.layers = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 8, 8), torch.nn.Flatten(), torch.nn.Linear(32, 4))
 
-        def forward(self, observations):
-            return self.layers(observations)
+    def forward(self, observations):
+        return self.layers(observations)
 
-    kwargs = {"observation": "image", "policy": "CnnPolicy", "policy_kwargs": {"features_extractor_class": Small}}
+
+def test_images_are_learnt_from_by_pytorch_on_a_cpu():
+    kwargs = {"observation": "image", "policy": "CnnPolicy", "policy_kwargs": {"features_extractor_class": SmallCnn}}
     ours, stock = make_pair("DQN", **kwargs)
     assert "PyTorch runs convolutions faster" in str(ours.plan)
     assert_same(ours, stock, total=30)
+
+
+@pytest.mark.thorough  # images in compiled trainings of PPO: tests/bridge/engine
+def test_images_are_learnt_from_in_a_compiled_training_if_all_is_to_be_compiled():
     env = bridge.JaxVecEnv(Counter(observation_kind="image", action_kind="discrete"), 2, 0)
-    settings = {**SETTINGS, "policy_kwargs": {"features_extractor_class": Small, "net_arch": [8]}}
+    settings = {**SETTINGS, "policy_kwargs": {"features_extractor_class": SmallCnn, "net_arch": [8]}}
     model = bridge.DQN("CnnPolicy", env, engine="xla", **settings).learn(40)
     assert not model.plan.reasons
     assert model._n_updates > 0
@@ -278,7 +249,7 @@ def test_images_are_learnt_from_by_pytorch_on_a_cpu_unless_all_is_to_be_compiled
     np.testing.assert_array_equal(model.replay_buffer.next_observations[:20].reshape(20, 2, -1), count + 1)
 
 
-@pytest.mark.parametrize("use_sde_at_warmup", [False, True])
+@pytest.mark.parametrize("use_sde_at_warmup", tiered([False, True], False))
 def test_state_dependent_exploration_keeps_its_noise_for_as_long_as_it_is_told(use_sde_at_warmup):
     env = bridge.JaxVecEnv(Counter(length=100, action_kind="box"), 2, 0)
     network = {"net_arch": [2], "log_std_init": -1.0, "activation_fn": torch.nn.Tanh}

@@ -11,7 +11,7 @@ from stable_baselines3.common.logger import configure
 
 import bridge
 from bridge import NotCompilable, PrioritizedReplayBuffer
-from tests.bridge.algorithms.off_policy.off_policy_models import OWN, make, make_env
+from tests.bridge.algorithms.cases import OWN, make, make_env
 from tests.tiers import tiered
 
 BATCH, STEPS = 8, 4

@@ -1,7 +1,5 @@
 """bridge.MaskablePPO instead of sb3-contrib's: illegal actions are never taken, and everything else stays the same."""
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,12 +34,6 @@ def make(env, package=bridge, policy="MlpPolicy", **settings):
     return package.MaskablePPO(policy, env, **{**SETTINGS, **settings})
 
 
-def test_the_signature_is_sb3_contribs_and_our_own():
-    ours = inspect.signature(bridge.MaskablePPO).parameters
-    theirs = inspect.signature(sb3_contrib.MaskablePPO).parameters
-    assert list(ours) == [*theirs, "engine"]
-
-
 # --- Collecting -----------------------------------------------------------------------------------------------------
 
 ENVIRONMENTS = {
@@ -52,9 +44,8 @@ ENVIRONMENTS = {
     "Gymnasium": (host_env, "acting compiled"),
 }
 CASES = [(where, kind) for where in ENVIRONMENTS for kind in ACTIONS]
-ALWAYS = [("told in the info", "discrete"), ("told in the observation", "discrete"), ("by a method", "multi_discrete")]
-ALWAYS += [("Gymnasium", "multi_binary")]
-ALWAYS += [("by a method that cannot be traced", "discrete")]
+# Compiled trainings on JAX environments: tests/bridge/engine/callbacks/test_one_run.py.
+ALWAYS = [("Gymnasium", "multi_binary"), ("by a method that cannot be traced", "discrete")]
 
 
 @pytest.mark.parametrize(("where", "kind"), tiered(CASES, *ALWAYS))
@@ -82,6 +73,7 @@ def test_rollouts_hold_legal_actions_and_what_the_torch_policy_thinks_of_them(wh
     model.train()
 
 
+@pytest.mark.thorough  # with environments without masks: tests/bridge/algorithms/sb3_contrib
 def test_masks_may_be_left_out():
     model = make(jax_env(LocksWithMethod)).learn(ROLLOUT, use_masking=False)
     assert (model.rollout_buffer.action_masks == 1).all()
@@ -115,6 +107,7 @@ def test_masks_of_another_size_are_refused_with_both_shapes(where):
         make(env).learn(ROLLOUT)
 
 
+@pytest.mark.thorough  # of PPO: tests/bridge/engine/callbacks
 def test_how_a_training_is_cut_changes_no_bit_and_masks_survive_wrappers():
     models = []
     for callback in (None, Recorder()):
@@ -145,21 +138,6 @@ def test_callbacks_see_the_locals_of_sb3_contrib(make_env):
 
 
 # --- Beside sb3-contrib ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", tiered(ACTIONS, "discrete"))
-def test_zips_go_back_and_forth_in_the_middle_of_a_training(kind, tmp_path):
-    ours = make(jax_env(kind=kind)).learn(2 * ROLLOUT)
-    ours.save(tmp_path / "ours")
-    theirs = sb3_contrib.MaskablePPO.load(tmp_path / "ours", env=jax_env(kind=kind))
-    np.testing.assert_array_equal(*(read_parameters(model.policy.parameters()) for model in (ours, theirs)))
-    assert theirs._n_updates == ours._n_updates
-    theirs.learn(ROLLOUT, reset_num_timesteps=False).save(tmp_path / "theirs")
-    again = bridge.MaskablePPO.load(tmp_path / "theirs", env=jax_env(kind=kind))
-    np.testing.assert_array_equal(*(read_parameters(model.policy.parameters()) for model in (again, theirs)))
-    again.learn(ROLLOUT, reset_num_timesteps=False)
-    assert again.num_timesteps == 4 * ROLLOUT
-    assert again._n_updates == theirs._n_updates + SETTINGS["n_epochs"]
 
 
 def test_predict_takes_masks_by_a_program_too():
@@ -204,13 +182,6 @@ def test_maskable_eval_callback_leaves_programs_whole():
     assert evaluation.last_mean_reward > 0
     whole = make(jax_env(), engine="xla").learn(6 * ROLLOUT)
     np.testing.assert_array_equal(*(read_parameters(each.policy.parameters()) for each in (model, whole)))
-
-
-def test_many_seeds_are_one_program():
-    model = make(jax_env())
-    one, two = bridge.train_seeds(model, 2 * ROLLOUT, [0, 1])
-    assert one.num_timesteps == 2 * ROLLOUT
-    assert not np.array_equal(*(read_parameters(each.policy.parameters()) for each in (one, two)))
 
 
 def test_what_tells_masks_can_be_asked_of_a_jax_vec_env():

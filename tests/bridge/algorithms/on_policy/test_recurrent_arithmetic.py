@@ -83,7 +83,7 @@ def same_cut(monkeypatch):
     return set_cut
 
 
-@pytest.mark.parametrize("case", tiered(CASES, "shared", "none"))
+@pytest.mark.parametrize("case", tiered(CASES, "none"))
 def test_one_step(case, same_cut):
     stock, ours = make_pair(case, batch_size=SIZE, n_epochs=1)
     same_cut(1)
@@ -96,7 +96,7 @@ def test_one_step(case, same_cut):
     )
 
 
-@pytest.mark.parametrize("case", tiered(CASES, "own, two layers"))
+@pytest.mark.parametrize("case", tiered(CASES))
 def test_a_hundred_steps_through_128_each_with_resets_in_float64(case, same_cut, float64):
     stock, ours = make_pair(case, batch_size=N_STEPS, n_epochs=50)  # two minibatches of each
     same_cut(50)
@@ -104,6 +104,7 @@ def test_a_hundred_steps_through_128_each_with_resets_in_float64(case, same_cut,
     test_arithmetic.assert_same(stock, ours, 1e-8)
 
 
+@pytest.mark.thorough  # of PPO: test_arithmetic.py
 def test_minibatches_of_any_size_and_the_smaller_last_one(same_cut, float64):
     stock, ours = make_pair("own", batch_size=60, n_epochs=4)  # 256 = 4 * 60 + 16
     same_cut(4)
@@ -111,6 +112,7 @@ def test_minibatches_of_any_size_and_the_smaller_last_one(same_cut, float64):
     test_arithmetic.assert_same(stock, ours, 1e-8)
 
 
+@pytest.mark.thorough  # of PPO: test_arithmetic.py
 def test_an_update_takes_a_rollout_that_sb3_contrib_has_flattened(same_cut):
     models = [make_pair("own", batch_size=SIZE, n_epochs=1)[1] for _ in range(2)]
     same_cut(2)

@@ -15,7 +15,6 @@ from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
 from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import bridge
@@ -39,17 +38,7 @@ def env_of(name):
     return IdentityEnv(10) if name == "QRDQN" else IdentityEnvBox(-10, 10)
 
 
-@pytest.mark.thorough  # what updates make of quantiles: tests/bridge/translate/policies/test_off_policy_updates.py
-def test_quantiles_find_the_right_action_of_four():
-    """The model finds it with this seed, as the model of sb3-contrib does."""
-    kwargs = {"net_arch": [32], "n_quantiles": 25}
-    settings = {"gamma": 0.4, "target_update_interval": 10, "train_freq": 2, "batch_size": 256, "learning_rate": 1e-3}
-    env = DummyVecEnv([lambda: IdentityEnv(4)])
-    model = make("QRDQN", env, learning_starts=0, buffer_size=2000, policy_kwargs=kwargs, **settings).learn(1500)
-    assert evaluate_policy(model, env, 20, warn=False)[0] > 90
-
-
-@pytest.mark.parametrize("name", tiered(NETWORKS, "CrossQ"))
+@pytest.mark.parametrize("name", tiered(NETWORKS))
 def test_weights_can_be_set_in_part_and_what_does_not_fit_is_refused(name, tmp_path):
     model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
     before = copy.deepcopy(model.get_parameters())
@@ -86,36 +75,6 @@ def test_policies_and_what_acts_can_be_saved_by_themselves(name, tmp_path):
         np.testing.assert_allclose(loaded.predict(observation, deterministic=True)[0], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.thorough  # that it is in zips, with its moments: test_off_policy_files.py
-@pytest.mark.parametrize("name", ["TQC", "CrossQ"])
-def test_the_entropy_coefficient_of_a_zip_goes_on_or_stays(name, tmp_path):
-    """On an environment of Gymnasium, and in one program."""
-    for env in (env_of(name), "Pendulum-v1"):
-        model = make(name, env).learn(60)
-        model.save(tmp_path / "model")
-        before = model.log_ent_coef.item()
-        assert before != 0
-        loaded = type(model).load(tmp_path / "model", env=model.get_env())
-        assert loaded.log_ent_coef.item() == before
-        loaded.learn(60)
-        assert loaded.log_ent_coef.item() != before
-    model = make(name, env_of(name), ent_coef=0.01).learn(40)
-    model.save(tmp_path / "model")
-    loaded = type(model).load(tmp_path / "model", env=model.get_env()).learn(40)
-    assert (loaded.log_ent_coef, loaded.ent_coef_optimizer) == (None, None)
-    assert loaded.ent_coef_tensor.item() == model.ent_coef_tensor.item() == pytest.approx(0.01)
-
-
-@pytest.mark.thorough  # state-dependent exploration: test_contrib_off_policy.py
-@pytest.mark.parametrize("name", ["TQC", "CrossQ"])
-def test_the_noise_of_state_dependent_exploration_can_be_asked_for(name):
-    model = make(name, "Pendulum-v1", use_sde=True).learn(60)
-    before = model.actor.action_dist.exploration_mat.clone()
-    model.policy.reset_noise()
-    assert not torch.equal(before, model.actor.action_dist.exploration_mat)
-    assert model.actor.get_std().shape == before.shape
-
-
 @pytest.mark.parametrize("name", tiered(NETWORKS, "QRDQN"))
 def test_other_environments_can_be_set_between_trainings(name):
     model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
@@ -124,22 +83,6 @@ def test_other_environments_can_be_set_between_trainings(name):
         model.set_env(env)
         model.learn(60)
         assert model._n_updates == before + 10
-
-
-@pytest.mark.thorough  # trainings: test_off_policy.py
-@pytest.mark.parametrize("name", ["QRDQN", "TQC"])
-def test_the_same_seed_gives_the_same_training_and_the_same_draws_of_predict(name):
-    seen = []
-    for _ in range(2):
-        noise = {"action_noise": NormalActionNoise(np.zeros(1), np.full(1, 0.1))} if name == "TQC" else {}
-        model = make(name, "CartPole-v1" if name == "QRDQN" else "Pendulum-v1", **noise).learn(64)
-        env = model.get_env()
-        observation = env.reset()
-        for _ in range(50):
-            actions, _ = model.predict(observation)
-            observation, rewards, _, _ = env.step(actions)
-            seen.append(np.concatenate([actions.ravel(), rewards]))
-    np.testing.assert_array_equal(seen[:50], seen[50:])
 
 
 def in_dict(env):
@@ -172,19 +115,3 @@ def test_dicts_train_in_wrappers_around_the_environments(name, channel_last):
         model = make(name, wrap(DummyVecEnv([one])), "MultiInputPolicy", policy_kwargs=kwargs).learn(60)
         assert model._n_updates == 10
         evaluate_policy(model, model.get_env(), 1, warn=False)
-
-
-@pytest.mark.thorough  # targets that follow: test_off_policy.py
-@pytest.mark.parametrize("share", [True, False])
-def test_targets_stay_without_tau_and_follow_when_the_critics_stay(share):
-    kwargs = {"n_quantiles": 20, "net_arch": [16], "share_features_extractor": share}
-    model = make("TQC", IdentityEnvBox(-10, 10), policy_kwargs=kwargs).learn(24)
-
-    def read(network):
-        return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
-
-    for tau, rate, moves in ((0.0, 1e-3, "critic"), (0.1, 0.0, "critic_target")):
-        model.tau, model.lr_schedule = tau, lambda _, rate=rate: rate
-        before = {name: read(getattr(model, name)) for name in ("critic", "critic_target")}
-        model.train(gradient_steps=1)
-        assert [name for name in before if not torch.equal(before[name], read(getattr(model, name)))] == [moves]

@@ -62,6 +62,7 @@ def success(**settings):
     return 1 - failures / ended, int(result.state.learner.num_updates)
 
 
+@pytest.mark.thorough
 def test_it_learns_as_soon_as_there_is_a_whole_episode():
     successes, num_updates = success(hindsight=learn.Hindsight())
     assert successes > 0.8

@@ -1,18 +1,22 @@
-"""Off-policy models of one small shape for many tests, so that they share their programs."""
+"""A small model of each algorithm of `specs.SPECS`, for many tests, so that they share their programs."""
 
 import copy
 import inspect
 
+import gymnasium
 import numpy as np
 import stable_baselines3
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.noise import OrnsteinUhlenbeckActionNoise
 
 import bridge
 from bridge import JaxVecEnv
 from bridge.algorithms.specs import SPECS
 from jaxenvs import TimeLimit
+from tests.bridge import small_models
 from tests.environments import Counter
+from tests.masked_environments import Locks
 
 N_ENVS = 2
 SETTINGS = {"buffer_size": 200, "batch_size": 8, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
@@ -27,19 +31,73 @@ OWN["CrossQ"] = OWN["SAC"] | {"policy_delay": 2, "policy_kwargs": {"net_arch": [
 if "n_steps" not in inspect.signature(stable_baselines3.SAC).parameters:  # before 2.7
     for name in ("SAC", "TQC", "CrossQ"):
         del OWN[name]["n_steps"]
+ON_POLICY = {"n_steps": small_models.N_STEPS, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
+OWN |= {"DDPG": OWN["TD3"], "A2C": {}}
+OWN |= {name: {"batch_size": 32, "n_epochs": 2} for name in ("PPO", "MaskablePPO")}
+OWN["RecurrentPPO"] = {"batch_size": 24, "n_epochs": 2, "policy_kwargs": {"net_arch": [8], "lstm_hidden_size": 8}}
+# Timesteps of a training with some updates: a multiple of those of an iteration.
+STEPS = {name: 48 if spec.is_off_policy else 2 * small_models.ROLLOUT for name, spec in SPECS.items()}
 KINDS = {name: spec.actions.lower() for name, spec in SPECS.items() if spec.is_off_policy}
 
 
+class Walk(gymnasium.Env):
+    """A point that drifts and is pushed; episodes end at the border, or after 9 steps."""
+
+    def __init__(self, kind="box", observation="vector"):
+        self.kind, self.observation = kind, observation
+        self.action_space = (
+            spaces.Discrete(3) if kind == "discrete" else spaces.Box(np.float32([-1, -3]), np.float32([2, 3]))
+        )
+        vector = spaces.Box(-9, 9, (2,), np.float32)
+        self.observation_space = {
+            "vector": vector,
+            "dict": spaces.Dict({"a": vector, "b": spaces.Discrete(4)}),
+            "image": spaces.Box(0, 255, (36, 36, 1), np.uint8),
+            "goal": spaces.Dict({"observation": vector, "achieved_goal": vector, "desired_goal": vector}),
+        }[observation]
+
+    def _observe(self):
+        vector = self.at.astype(np.float32)
+        return {
+            "vector": vector,
+            "dict": {"a": vector, "b": self.count % 4},
+            "image": np.full((36, 36, 1), 100 + 20 * vector[0], np.uint8),
+            "goal": {"observation": vector, "achieved_goal": vector, "desired_goal": np.ones(2, np.float32)},
+        }[self.observation]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.count = self.np_random.normal(size=2), 0
+        return self._observe(), {}
+
+    def step(self, action):
+        push = np.array([action - 1.0, 0.5]) if self.kind == "discrete" else 0.3 * action
+        self.at, self.count = self.at + 0.2 * push + 0.1, self.count + 1
+        reward = float(-np.abs(self.at).sum())
+        return self._observe(), reward, bool(np.abs(self.at).max() > 2), self.count >= 9, {}
+
+    def compute_reward(self, achieved, desired, info):
+        return -np.abs(achieved - desired).sum(axis=-1)
+
+
 def make_env(name="DQN", n_envs=N_ENVS, length=5, limit=7, kind="box", seed=0):
-    """Episodes that terminate after `length` steps, or are truncated after `limit`."""
+    """Episodes that terminate after `length` steps, or are truncated after `limit`. On-policy, both of their own."""
+    if name in ("PPO", "RecurrentPPO"):
+        return small_models.make_env(seed, env_kwargs={"max_episode_steps": 12})
+    if not SPECS[name].is_off_policy:
+        env = Locks() if name == "MaskablePPO" else TimeLimit(Counter(9, "box", "box"), limit)
+        return JaxVecEnv(env, small_models.N_ENVS, seed)
     return JaxVecEnv(TimeLimit(Counter(length, kind, KINDS[name]), limit), n_envs, seed)
 
 
 def make(name="DQN", env=None, package=bridge, policy="MlpPolicy", **settings):
+    spec = SPECS[name]
+    shared = SETTINGS if spec.is_off_policy else ON_POLICY
+    policy = policy.replace("Policy", f"{spec.policy_kind}Policy")
     noise = {"action_noise": OrnsteinUhlenbeckActionNoise(np.zeros(2), np.full(2, 0.3))} if name == "TD3" else {}
     env = make_env(name) if env is None else env
     # SB3 writes into policy_kwargs.
-    return getattr(package, name)(policy, env, **copy.deepcopy({**SETTINGS, **OWN[name], **noise, **settings}))
+    return getattr(package, name)(policy, env, **copy.deepcopy({**shared, **OWN[name], **noise, **settings}))
 
 
 def state_of(model, with_store=True):
@@ -62,7 +120,7 @@ def state_of(model, with_store=True):
         [np.ravel(part) for part in (last.values() if isinstance(last, dict) else [last])]
     )
     state["episodes"] = np.array([(each["r"], each["l"]) for each in model.ep_info_buffer])
-    if with_store:
+    if with_store and hasattr(model, "replay_buffer"):
         buffer, size = model.replay_buffer, model.replay_buffer.size()
         for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
             state[name] = np.array(getattr(buffer, name)[:size])
