@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.monitor import Monitor
 
 from bridge import GymVecEnv, NativeVecEnv, ProcessVecEnv, SerialVecEnv
-from tests.bridge.host_env.cluster import ray_stand_in
 from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, RAISE, Counting
 from tests.bridge.host_env.references import assert_same_as_dummy_vec_env
+from tests.bridge.host_env.vector_envs import ray_stand_in
 
 
 class Native:
@@ -54,8 +54,8 @@ BACKENDS = {
     **{f"gym, {mode.name}": functools.partial(gym_vec_env, mode=mode) for mode in AutoresetMode},
     "native": lambda env_fns: NativeVecEnv(Native(env_fns)),
 }
-# A native environment has one attribute for all, and no infos.
-HAVE_ATTRIBUTES = [name for name in BACKENDS if name != "native"]
+# A native environment has one attribute for all, and no infos. For actors see vector_envs/test_ray_vector_env.py.
+HAVE_ATTRIBUTES = [name for name in BACKENDS if name not in ("native", "ray")]
 PARAMETERS = [{"kind": kind} for kind in OBSERVATION_SPACES] + [
     *({"limit": 4, "tells": True}, {"limit": 5}, {"actions": "box"}),
     {"actions": "multi_binary", "kind": "dict"},
@@ -66,7 +66,7 @@ def options_of(backend):
     """Return the reset options that a VecEnv can pass to its three environments."""
     if backend == "native":
         return None
-    return [{"low": 2}] * 3 if backend.startswith("gym") else [{"low": 0}, {}, {"low": 2}]
+    return [{"low": 2}] * 3 if backend.startswith(("gym", "ray")) else [{"low": 0}, {}, {"low": 2}]
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """RayVectorEnv: over a stand-in for Ray, and over Ray itself where it is installed, with a node that goes."""
 
-import copy
 import functools
 import sys
-from types import SimpleNamespace
 from unittest import mock
 
 import gymnasium
@@ -14,76 +12,9 @@ from gymnasium import spaces
 from bridge import GymVecEnv, MaskablePPO, RayVectorEnv, WorkerDied, make_vec_env
 from tests.bridge.host_env.host_environments import BOX, RAISE, SIGKILL, Counting
 from tests.bridge.host_env.references import assert_same_as_dummy_vec_env
+from tests.bridge.host_env.vector_envs.ray_stand_in import Ray
 
 SAME_OPTIONS = ({"low": 2}, {"low": 2}, {"low": 2})
-
-
-class RayError(Exception):
-    pass
-
-
-class RayTaskError(RayError):
-    pass
-
-
-class GetTimeoutError(RayError):
-    pass
-
-
-class Ray:
-    """A stand-in, whose actors are objects of this process, with the calls that RayVectorEnv makes of Ray.
-
-    Attributes:
-      actors: all that were started.
-      options: of each.
-      dead, late: the actors that have died, and that do not answer in time.
-    """
-
-    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError, GetTimeoutError=GetTimeoutError)
-
-    def __init__(self):
-        self.actors, self.options, self.dead, self.late, self.on = [], [], set(), set(), True
-
-    def remote(self, cls):
-        def options(**given):
-            def start(*arguments, **keywords):
-                self.options.append(given)
-                self.actors.append(Actor(cls(*arguments, **keywords)))
-                return self.actors[-1]
-
-            return SimpleNamespace(remote=start)
-
-        return SimpleNamespace(options=options)
-
-    def is_initialized(self):
-        return self.on
-
-    def wait(self, calls, num_returns, timeout):
-        assert num_returns == len(calls)
-
-    def get(self, call, timeout=None):
-        actor, function = call
-        if actor in self.dead:
-            raise RayError("its node has gone")
-        if actor in self.late and timeout is not None:
-            raise GetTimeoutError
-        try:
-            return copy.deepcopy(function())
-        except Exception as error:
-            raise type("TaskError", (RayTaskError, type(error)), {})(str(error)) from error
-
-    def kill(self, actor):
-        assert self.on
-        self.dead.add(actor)
-
-
-class Actor:
-    def __init__(self, envs):
-        self.envs = envs
-
-    def __getattr__(self, name):
-        method = getattr(self.envs, name)
-        return SimpleNamespace(remote=lambda *given, **named: (self, functools.partial(method, *given, **named)))
 
 
 @pytest.fixture
