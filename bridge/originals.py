@@ -21,6 +21,9 @@ _REPLACED_BEFORE: dict[type, tuple[str, ...]] = {}
 _ACCESS = frozenset(("__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__call__"))
 # The module from which `torch.compile` puts methods into `nn.Module` that mark modules, and change nothing else.
 _MARKS_MODULES = "torch._dynamo.mutation_guard"
+# The methods that these took the place of, by class and name: to get them back is no change either.
+_UNMARKED: dict[tuple[type, str], object] = {}
+_NOTHING = object()
 
 
 def remember(*classes: type) -> None:
@@ -87,7 +90,14 @@ def _attributes_now_and_then(cls: type) -> tuple[list[Any], list[Any], bool]:
 def _replaced_in(base: type, cls: type) -> list[str]:
     now, then = vars(base), _ATTRIBUTES[base]
     changed = [name for name in {*now, *then} if now.get(name) is not then.get(name)]
-    changed = [name for name in changed if _module_of(now.get(name)) != _MARKS_MODULES]
+    for name in changed:
+        if _module_of(now.get(name)) == _MARKS_MODULES:
+            _UNMARKED.setdefault((base, name), then.get(name, _NOTHING))
+    changed = [
+        name
+        for name in changed
+        if _module_of(now.get(name)) != _MARKS_MODULES and now.get(name) is not _UNMARKED.get((base, name), _NOTHING)
+    ]
     methods = [name for name in changed if _is_method(now.get(name)) or _is_method(then.get(name))]
     if not methods:
         then.clear()

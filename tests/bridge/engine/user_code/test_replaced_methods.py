@@ -160,6 +160,10 @@ def test_marks_of_torch_compile_are_no_replaced_method(module, monkeypatch):
     )
     monkeypatch.setattr(nn.Module, "__init__", marking)
     assert model.plan.updates == (module == "torch._dynamo.mutation_guard")
+    monkeypatch.setattr(nn.Module, "__init__", before)
+    assert model.plan.updates
+    monkeypatch.setattr(nn.Module, "__init__", lambda self: before(self))
+    assert not model.plan.updates
 
 
 def test_a_method_of_a_new_name_changes_nothing(monkeypatch):
