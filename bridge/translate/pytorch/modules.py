@@ -229,7 +229,9 @@ def _require_same_results(module: nn.Module, graph: fx.Graph, exported: Exported
     shapes = _result_shapes(exported, _name(dtype), inputs, structure)
     replica, disturbed = replicate(module), replicate(module, disturb)
     with torch.no_grad():
-        results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, Interpreter(replica, graph=graph).run))
+        results, recorded = (
+            jax.tree.leaves(run(*rows)) for run in (replica, Interpreter(replica, graph=graph).results)
+        )
         together, first, second = (
             jax.tree.leaves(disturbed(*jax.tree.map(lambda leaf, part=part: leaf[part], rows)))
             for part in (slice(0, 2), slice(0, 1), slice(1, 2))
