@@ -45,7 +45,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 # Attributes of a model that belong to this process only. They are neither saved nor pickled.
 NOT_SAVED = (
-    *("_own_session", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout"),
+    *("_own_session", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout", "_read_schedules"),
     *("_collects_on_jax", "_steps_on_jax", "_settings_on_jax", "_noise_on_jax", "_on_jax", "_has_begun", "_masks"),
     *("metrics", "_compiled_before", "_compiled_so_far", "_recorded_at"),
 )

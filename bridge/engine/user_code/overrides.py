@@ -30,6 +30,7 @@ from bridge.originals import has_own_methods, is_shadowed, remember, remember_pa
 from bridge.replay.rows import is_known
 from bridge.sb3 import SB3S_BUFFERS
 from bridge.translate.user_modules.purity import Purity
+from bridge.translate.user_modules.reads import SCHEDULES
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers.wrapped_env import is_compiled
 
@@ -69,13 +70,10 @@ SERIAL = (SerialVecEnv, DummyVecEnv)
 # Others, such as TransformObservation, call functions of users.
 GYMNASIUM_WRAPPERS = (TimeLimit, OrderEnforcing, PassiveEnvChecker, Monitor)
 ELSEWHERE = (JaxVecEnv, ProcessVecEnv, SubprocVecEnv)
-SCHEDULES = tuple(
-    getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
-)
 CONSTANT = getattr(utils, "ConstantSchedule", None)  # in later versions of SB3
-# Whether schedules are pure, by their ids.
-_SCHEDULES: dict[int, tuple[object, Purity]] = {}
-MOST_SCHEDULES = 64
+# Schedules by their ids, and whether they are pure. Each model keeps its own, because they may refer to the model.
+ReadSchedules = dict[int, tuple[object, Purity]]
+MOST_SCHEDULES = 8
 
 
 def compiled(cls: Class) -> Class:
@@ -197,21 +195,27 @@ def _is_known_logger(logger: object) -> bool:
 def impure_schedules(algorithm: object) -> dict[str, str]:
     """Return the names of a model's schedules that are not known to be pure, and why."""
     names = ("lr_schedule", "clip_range", "clip_range_vf", "exploration_schedule")
-    return {name: why for name in names if (why := why_impure(vars(algorithm).get(name)))}
+    read: ReadSchedules = vars(algorithm).setdefault("_read_schedules", {})
+    return {name: why for name in names if (why := why_impure(vars(algorithm).get(name), read))}
 
 
-def why_impure(schedule: object) -> str | None:
-    """Return why it may make a difference how often a schedule is called; None if it makes none."""
+def why_impure(schedule: object, read: ReadSchedules | None = None) -> str | None:
+    """Return why it may make a difference how often a schedule is called; None if it makes none.
+
+    Args:
+      read: what is known of schedules that were read before; this one is added.
+    """
+    read = {} if read is None else read
     while type(schedule) in SCHEDULES:
         schedule = vars(schedule).get("value_schedule")
     if schedule is None or isinstance(schedule, int | float):
         return None
     # It is read again only if something that it reads has changed.
-    known, purity = _SCHEDULES.get(id(schedule), (None, None))
+    known, purity = read.get(id(schedule), (None, None))
     if purity is None or known is not schedule or not purity.reads.is_current():
-        if len(_SCHEDULES) > MOST_SCHEDULES:
-            _SCHEDULES.clear()
-        _SCHEDULES[id(schedule)] = schedule, (purity := Purity(schedule))
+        if len(read) > MOST_SCHEDULES:
+            read.clear()
+        read[id(schedule)] = schedule, (purity := Purity(schedule))
     return purity.reason
 
 

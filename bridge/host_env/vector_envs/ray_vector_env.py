@@ -144,7 +144,7 @@ class RayVectorEnv(VectorEnv[Any, Any, Any]):
         return answers
 
     def _joined(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the infos of all environments, as Gymnasium batches them, from those of the actors."""
+        """Return the infos of all environments, as Gymnasium batches them, from the infos of each actor."""
         joined: dict[str, Any] = {}
         for rows, info in zip(self._rows, infos):
             for index, own in zip(rows, info_dicts(info, np.arange(len(rows)), len(rows)) if info else ()):

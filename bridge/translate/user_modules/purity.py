@@ -17,7 +17,7 @@ import collections
 import functools
 import os
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stable_baselines3.common.policies import BaseModel
@@ -43,8 +43,9 @@ from bridge.translate.user_modules.reads import (
     READING,
     SOURCES,
     Reads,
+    changes_by_itself,
 )
-from bridge.translate.user_modules.source import definition_of
+from bridge.translate.user_modules.source import assigned, definition_of, is_super, stored
 
 
 class Impure(Exception):
@@ -177,6 +178,8 @@ class Purity:
                 raise Impure(f"reads an attribute by code of {each.__name__}")
         if is_module:
             self.require(Known(it))
+        elif not is_class and changes_by_itself(it):
+            raise Impure(f"reads an attribute of a {type(it).__name__}, which may change in a compiled function")
         found = next((vars(each)[name] for each in bases if name in vars(each)), MISSING)
         if isinstance(found, property) and not is_class:
             self.require_pure(Known(found.fget), [Known(it)])
@@ -187,9 +190,9 @@ class Purity:
             return None
         for names in (own, own["_modules"], own["_buffers"]) if is_module and own else (own,):
             # Modules are compared as a whole.
-            stored = names.get(name, MISSING) if is_module else self.reads.item(names, name)
-            if stored is not MISSING:
-                return Known(stored)
+            found_there = names.get(name, MISSING) if is_module else self.reads.item(names, name)
+            if found_there is not MISSING:
+                return Known(found_there)
         if isinstance(found, types.FunctionType) and not is_class:
             if not is_module:
                 raise Impure(f"calls a method of a {type(it).__name__}")
@@ -214,18 +217,18 @@ class _Reading(ast.NodeVisitor):
         node, self._class = definition
         body = node.body if isinstance(node, ast.FunctionDef) else [ast.Return(node.body, lineno=node.lineno)]
         parameters = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
-        stored = collections.Counter(_stored(body))
-        made = collections.Counter(name for name, value in _assigned(body) if type(value).__name__ in MAKING)
-        self._made = {name for name, count in made.items() if count == stored[name]}.difference(parameters)
+        counts = collections.Counter(stored(body))
+        made = collections.Counter(name for name, value in assigned(body) if type(value).__name__ in MAKING)
+        self._made = {name for name, count in made.items() if count == counts[name]}.difference(parameters)
         self._first = parameters[0] if parameters else ""
-        self._known = {name: arg for name, arg in zip(parameters, args) if arg is not None and name not in stored}
+        self._known = {name: arg for name, arg in zip(parameters, args) if arg is not None and name not in counts}
         for name, arg in zip([*parameters, *map(str, range(len(args)))], args):
             if name not in self._known:
                 purity.require(arg or Known(None))
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             purity.require(Known(default))
         names = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
-        self._locals = {*names, *stored} - self._known.keys()
+        self._locals = {*names, *counts} - self._known.keys()
         for each in body:
             self.visit(each)
 
@@ -280,7 +283,7 @@ class _Reading(ast.NodeVisitor):
     def _attribute(self, node: ast.expr, name: str) -> Known | None:
         if name.startswith("__") and not name.endswith("__"):
             name = f"_{self._class.lstrip('_')}{name}"
-        if _is_super(node) and self._outside("super").it is super:
+        if is_super(node) and self._outside("super").it is super:
             it, base = self._known[self._first].it, self._outside("__class__").it
             return self._purity.attribute(it, name, type(it).__mro__[type(it).__mro__.index(base) + 1 :])
         owner = self.visit(node)
@@ -298,16 +301,17 @@ class _Reading(ast.NodeVisitor):
 
     def visit_ListComp(self, node: Any) -> None:
         self._value(node.generators[0].iter, is_looked_at=True)
-        before, self._locals = self._locals, self._locals | {*_stored(each.target for each in node.generators)}
+        own, before = {*stored(each.target for each in node.generators)}, (self._locals, self._made)
+        self._locals, self._made = before[0] | own, before[1] - own
         self.generic_visit(node)
-        self._locals = before
+        self._locals, self._made = before
 
     visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
 
     # --- Calls
 
     def visit_Call(self, node: ast.Call) -> Known | None:
-        if isinstance(node.func, ast.Attribute) and not _is_super(node.func.value):
+        if isinstance(node.func, ast.Attribute) and not is_super(node.func.value):
             owner, name = self.visit(node.func.value), node.func.attr
             kind = None if owner is None else type(owner.it)
             if kind is None or kind in NUMBERS | CONTAINERS or (kind in OF_MODULES and name in READING):
@@ -324,8 +328,8 @@ class _Reading(ast.NodeVisitor):
                     raise Impure("asks for a class that is not known")
             self._value(node.args[0], is_looked_at=True)
             return None
-        if "out" in [each.arg for each in node.keywords]:
-            raise Impure("overwrites something")
+        if {"out", None} & {each.arg for each in node.keywords}:  # None for `**`, in which `out` may be
+            raise Impure("may overwrite something")
         # Arguments of a function that is read are known there.
         is_read = not (function is None or id(it) in CALCULATIONS or isinstance(it, nn.Module))
         looks = id(it) in CALCULATIONS and not node.keywords and len(node.args) == 1
@@ -377,24 +381,3 @@ class _Reading(ast.NodeVisitor):
 def _users_names(cls: type) -> set[str]:
     """Return the names in a class, and in its bases, that are not a library's."""
     return {name for each in cls.__mro__ if not is_library(root_of(each)) for name in vars(each)}
-
-
-def _stored(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield the names of variables that are set, except for those of comprehensions."""
-    for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        if not hasattr(node, "generators"):
-            yield from _stored(ast.iter_child_nodes(node))
-
-
-def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the names of variables that statements set to one expression, and the expression."""
-    for each in (each for node in nodes for each in ast.walk(node)):
-        if isinstance(each, ast.Assign | ast.AnnAssign):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            yield from ((target.id, each.value) for target in targets if isinstance(target, ast.Name))
-
-
-def _is_super(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args

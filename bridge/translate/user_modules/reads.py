@@ -12,15 +12,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import Space
+from stable_baselines3.common import utils
 from torch import nn
 
-from bridge.libraries import is_library, root_of
+from bridge.libraries import LIBRARIES, is_library, root_of
 from bridge.translate.pytorch.operations import FUNCTIONS, MODULES, OPERATIONS
 
 MISSING: Any = object()
 # Types of objects that hold nothing that can change. No subclasses, as users' may do anything.
 NUMBERS: set[type] = {bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType, range}
 NUMBERS |= {torch.dtype, torch.device, torch.Size, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLefd")}
+# Schedules of SB3, in later versions; and objects of libraries that do not change.
+SCHEDULES = tuple(
+    getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
+)
+UNCHANGING = (Space, *SCHEDULES)
 CONTAINERS: set[type] = {list, tuple, dict, set, frozenset, collections.OrderedDict}
 OF_MODULES: set[type] = {nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.ParameterList, nn.ParameterDict}
 
@@ -64,6 +71,11 @@ PASSIVE |= {"__firstlineno__", "__parameters__", "__orig_bases__", "__static_att
 PASSIVE |= {"__constants__", "__annotate_func__", "__annotations_cache__"}
 # The most items of a container, because all are compared before each compiled function.
 MOST = 500
+
+
+def changes_by_itself(it: object) -> bool:
+    """Return whether an object may change while compiled functions run, as models, buffers and environments count."""
+    return not isinstance(it, UNCHANGING) and any(root_of(each) in LIBRARIES for each in type(it).__mro__)
 
 
 class Reads:

@@ -1,4 +1,4 @@
-"""The syntax tree of a function, from its source file."""
+"""The syntax tree of a function, from its source file, and what stands in it."""
 
 from __future__ import annotations
 import __future__
@@ -8,6 +8,7 @@ import collections
 import functools
 import linecache
 import types
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 _FUTURE = functools.reduce(
@@ -41,7 +42,7 @@ def _is_inside(at: Any, node: ast.FunctionDef | ast.Lambda) -> bool:
     return start <= (line, column) and (end_line, end_column) <= end
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def _parsed(source: str, flags: int) -> tuple[set[types.CodeType], dict[tuple[str, int], list[Definition]]]:
     """Return all code objects of a file as it is compiled now, and its functions by their names and first lines."""
     codes: set[types.CodeType] = set()
@@ -64,3 +65,24 @@ def _parsed(source: str, flags: int) -> tuple[set[types.CodeType], dict[tuple[st
 
     search(tree, "")
     return codes, definitions
+
+
+def stored(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names of variables that are set, but not of the variables of comprehensions."""
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        if not hasattr(node, "generators"):
+            yield from stored(ast.iter_child_nodes(node))
+
+
+def assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the names of variables that statements set to one expression, and the expression."""
+    for each in (each for node in nodes for each in ast.walk(node)):
+        if isinstance(each, ast.Assign | ast.AnnAssign):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            yield from ((target.id, each.value) for target in targets if isinstance(target, ast.Name))
+
+
+def is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args

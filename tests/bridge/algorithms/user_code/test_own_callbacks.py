@@ -1,7 +1,9 @@
 """Users' callbacks, schedules, loggers and noises see and change the same as with stock Stable-Baselines3."""
 
+import gc
 import math
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -165,6 +167,31 @@ def test_a_schedule_with_a_memory_is_asked_as_often_as_by_sb3(name, where):
             assert "`self.calls`, sets an attribute" in str(model.plan)
         calls.append(decay.calls)
     assert calls[0] == calls[1]
+
+
+def schedule_of(model):
+    return lambda left: left / (1 + model.num_timesteps)
+
+
+@pytest.mark.parametrize("name", ["PPO", "DQN"])
+def test_a_schedule_that_reads_what_its_model_counts_is_not_asked_ahead(name):
+    where, weights = "JAX", []
+    for callback in (None, AtStep((), None)):
+        model = (make_on_policy if name == "PPO" else make)(getattr(bridge, name), where)
+        model.lr_schedule = schedule_of(model)
+        model.learn(48, callback)
+        weights.append(vector(model.policy))
+    np.testing.assert_array_equal(*weights)
+
+
+def test_a_schedule_that_refers_to_its_model_keeps_no_model_alive():
+    model = make_on_policy(bridge.PPO, WHERE[0])
+    model.lr_schedule = schedule_of(model)
+    assert "lr_schedule" in str(model.plan)
+    there = weakref.ref(model)
+    del model
+    gc.collect()
+    assert there() is None
 
 
 def test_what_a_schedule_reads_decides_whether_it_may_be_asked_ahead():

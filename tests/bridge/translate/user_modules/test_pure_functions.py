@@ -176,6 +176,13 @@ def renamed(self, x):
     return self.linear(x)
 
 
+def renamed_in_a_comprehension(self, x):
+    own = []
+    own.append(1)
+    [own.append(each) for own in (self.linear,) for each in (1,)]
+    return self.linear(x)
+
+
 def of_argument(self, x):
     parts = x if isinstance(x, dict) else {}
     parts["a"] = 1.0
@@ -199,6 +206,8 @@ IMPURE = {
     "an attribute is set": (lambda self, x: setattr(self, "scale", 1.0) or self.linear(x), "setattr"),
     "an argument is changed": (of_argument, r"parts\['a'\]"),
     "a container with another name": (renamed, "sizes = self.sizes"),
+    "a container with the name of another": (renamed_in_a_comprehension, r"own.append\(each\)"),
+    "keywords that are not written": (lambda self, x: torch.relu(self.linear(x), **{"out": x}), "relu"),
     "another change in place": (power, r"y \*\*= 2"),
     "a method of another object": (lambda self, x: self.helper.scaled(x), "self.helper.scaled"),
     "another object": (lambda self, x: self.linear(x) * (self.config or 1.0), "self.config"),
