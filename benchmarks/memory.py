@@ -17,7 +17,7 @@ def resident_megabytes() -> float:
 
 def peak_megabytes() -> float:
     """Return the peak resident size since this process began."""
-    # First, because what getrusage tells may be of the process that started this one: Linux keeps it over an exec.
+    # First, because what getrusage reports may be of the process that started this one: Linux keeps it over an exec.
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     peaks = [int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM:")]
