@@ -127,6 +127,10 @@ def test_what_a_step_returned_is_writable_and_never_written_to_again(make, backe
     observation, *_, infos = held[1]
     parts = zip(jax.tree.leaves(infos[0]["terminal_observation"]), jax.tree.leaves(observation), strict=True)
     assert not any(np.shares_memory(last, first) for last, first in parts)
+    # Gymnasium's SyncVectorEnv keeps the array of an environment, which the reset has overwritten.
+    if backend not in ("ray", "gym, SAME_STEP"):
+        last = jax.tree.leaves(infos[0]["terminal_observation"])
+        assert [vector[1] for vector in last if np.shape(vector) == (2,)] == [2]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
