@@ -16,7 +16,7 @@ QUESTIONS = {
     "own environment": ["own-environment/"],
     "mask actions": ["algorithms/", "faq/"],
     "video": ["videos/"],
-    "not compiled": ["fast-script/", "faq/"],
+    "not compiled": ["not-compiled/", "fast-script/", "faq/"],
     "save load": ["save-and-load/"],
     "VecNormalize": ["save-and-load/", "faq/", "wrappers/"],
     "100 seeds": ["many-seeds/", "faq/"],

@@ -11,7 +11,6 @@ import pytest
 import stable_baselines3
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 import bridge
 from bridge import JaxVecEnv
@@ -154,23 +153,6 @@ def test_an_activation_that_a_callback_changes_counts():
     assert model.plan.collects
 
 
-@pytest.mark.parametrize("freeze", ["a layer", "two groups"])
-def test_freezing_a_layer_or_two_groups_leaves_collecting_compiled(freeze):
-    model = make()
-
-    def split(model):
-        if freeze == "a layer":
-            model.policy.action_net.requires_grad_(False)
-        else:
-            parameters = list(model.policy.parameters())
-            model.policy.optimizer = torch.optim.Adam([{"params": parameters[:2]}, {"params": parameters[2:]}])
-
-    before = model.policy.action_net.weight.detach().clone()
-    model.learn(ROLLOUT, callback=OnTrainingStart(split))
-    assert (model.plan.collects, model.plan.updates) == (True, False)
-    assert torch.equal(before, model.policy.action_net.weight) == (freeze == "a layer")
-
-
 def test_gamma_and_gae_lambda_are_those_of_the_buffer_as_in_sb3():
     advantages = []
 
@@ -201,30 +183,6 @@ def test_callbacks_get_locals_before_the_end_of_a_rollout():
 
 
 # --- What cannot be compiled ----------------------------------------------------------------------------------------
-
-
-class Centred(BaseFeaturesExtractor):
-    """Its rows depend on each other."""
-
-    def __init__(self, space):
-        super().__init__(space, 4)
-
-    def forward(self, x):
-        return x - x.mean(0)
-
-
-def test_a_network_that_mixes_rows_is_left_to_sb3():
-    model = make(policy_kwargs={"features_extractor_class": Centred, "net_arch": [8]})
-    assert model.plan.network is None
-    assert "row" in str(model.plan)
-    model.learn(ROLLOUT)
-
-
-def test_a_plan_says_what_is_compiled():
-    assert str(make().plan) == "collecting: compiled\nupdating: compiled"
-    frozen = make()
-    frozen.policy.action_net.requires_grad_(False)
-    assert "collecting: compiled\nupdating: SB3's code\nnot compiled: The parameter action_net" in str(frozen.plan)
 
 
 def test_an_empty_buffer_is_not_trained_on():

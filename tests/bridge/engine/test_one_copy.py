@@ -118,14 +118,6 @@ def test_tied_parameters_stay_tied():
     assert holds(model, other)
 
 
-def test_an_optimizer_of_two_parameters_in_the_same_memory_stays_pytorchs():
-    model = model_of("PPO")
-    parts = model.policy.mlp_extractor
-    parts.value_net.load_state_dict(parts.policy_net.state_dict(), assign=True)
-    model.policy.optimizer = torch.optim.Adam(model.policy.parameters())
-    assert "share memory" in str(model.plan)
-
-
 def test_arrays_and_shared_memory_keep_the_weights():
     model = network()
     assert holds(model, [each.detach().numpy() for each in model.parameters()])

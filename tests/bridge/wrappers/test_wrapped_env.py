@@ -161,21 +161,6 @@ class OwnNormalize(VecNormalize):
     """May do anything."""
 
 
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda: OwnNormalize(counters()), "OwnNormalize"),
-        (lambda: VecMonitor(OwnNormalize(counters())), "OwnNormalize"),
-        (lambda: None, "NoneType"),
-    ],
-)
-def test_what_is_not_compiled_is_refused_by_name(make, name):
-    with pytest.raises(
-        NotCompilable, match=f"^{name} is not compiled; only a JaxVecEnv and these .* are: VecCheckNan, "
-    ):
-        WrappedEnv.of(make())
-
-
 def test_of_environments_on_the_host_it_is_said_that_they_are():
     with pytest.raises(NotCompilable, match=r"^A DummyVecEnv steps its environments on the host\.$"):
         WrappedEnv.of(OwnNormalize(VecMonitor(DummyVecEnv([lambda: GymnasiumEnv(Counter())]))))

@@ -70,20 +70,6 @@ def test_on_gymnasiums_environments_updates_are_compiled(name):
     assert model._n_updates > 10
 
 
-def test_infos_keep_a_training_on_the_host():
-    model = make(replay_buffer_kwargs={"copy_info_dict": True}).learn(40)
-    assert "not compiled: The replay buffer stays on the host: copy_info_dict is True." in str(model.plan)
-    assert model._n_updates > 10
-
-
-def test_a_program_cannot_have_the_rewards_of_other_environments():
-    model = make()
-    model.replay_buffer.env = jax_env()
-    model.learn(40)
-    assert "HerReplayBuffer.env must be model.env" in str(model.plan)
-    assert model._n_updates > 10
-
-
 def test_a_ratio_of_other_goals_that_is_changed_is_the_one_that_counts():
     """SB3 reads `n_sampled_goal` once."""
     model = make().learn(16)

@@ -1,7 +1,5 @@
 """bridge.DQN, SAC, TD3 and DDPG where environments or arguments keep the loop on the host: SB3's training."""
 
-import logging
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -196,24 +194,6 @@ def test_the_discount_of_several_steps_is_the_buffers_in_a_program_too():
     assert (model._settings_now().gamma, model._settings_now().n_steps) == (0.5, 2)
 
 
-def test_a_buffer_of_somebody_elses_is_used_on_the_host_which_is_said_once(caplog):
-    class Own(ReplayBuffer):
-        def sample(self, *arguments, **kwargs):
-            counts.append(1)
-            return super().sample(*arguments, **kwargs)
-
-    counts, env = [], bridge.JaxVecEnv(Counter(action_kind="discrete"), 2, 0)
-    with caplog.at_level(logging.WARNING, logger="bridge"):
-        model = bridge.DQN("MlpPolicy", env, replay_buffer_class=Own, policy_kwargs={"net_arch": [8]}, **SETTINGS)
-        model.learn(40).learn(40)
-    assert (model.plan.wrapped_env, model.plan.updates) == (None, True)
-    assert len(counts) == model._n_updates > 0
-    reason = "The replay buffer is a Own, and only jaxenvs.sb3.ReplayBuffer and its kind are compiled."
-    assert caplog.text.count(reason) == 1
-    with pytest.raises(bridge.NotCompilable, match="The replay buffer is a Own"):
-        bridge.DQN("MlpPolicy", env, replay_buffer_class=Own, engine="xla", **SETTINGS).learn(8)
-
-
 def test_hindsight_replay_learns_what_sb3s_learns():
     kwargs = {"replay_buffer_class": stable_baselines3.HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 2}}
     ours, stock = make_pair("DQN", observation="goal", policy="MultiInputPolicy", **kwargs)
@@ -231,14 +211,7 @@ class SmallCnn(BaseFeaturesExtractor):
         return self.layers(observations)
 
 
-def test_images_are_learnt_from_by_pytorch_on_a_cpu():
-    kwargs = {"observation": "image", "policy": "CnnPolicy", "policy_kwargs": {"features_extractor_class": SmallCnn}}
-    ours, stock = make_pair("DQN", **kwargs)
-    assert "PyTorch runs convolutions faster" in str(ours.plan)
-    assert_same(ours, stock, total=30)
-
-
-@pytest.mark.thorough  # images in compiled trainings of PPO: tests/bridge/engine
+@pytest.mark.thorough  # images in compiled trainings of A2C: test_on_policy_fallbacks.py
 def test_images_are_learnt_from_in_a_compiled_training_if_all_is_to_be_compiled():
     env = bridge.JaxVecEnv(Counter(observation_kind="image", action_kind="discrete"), 2, 0)
     settings = {**SETTINGS, "policy_kwargs": {"features_extractor_class": SmallCnn, "net_arch": [8]}}

@@ -7,27 +7,13 @@ import pytest
 import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.env_util import make_vec_env as make_gym_vec_env
-from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from bridge.errors import NotCompilable
 from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, make, make_env
-
-
-class Own(ActorCriticPolicy):
-    """Policy with a custom attribute."""
-
-    def forward(self, obs, deterministic=False):
-        return super().forward(obs, deterministic)
-
-
-class DropoutExtractor(FlattenExtractor):
-    def __init__(self, space):
-        super().__init__(space)
-        self.flatten = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5))
+from tests.environments import Counter
 
 
 class OwnBuffer(RolloutBuffer):
@@ -38,23 +24,20 @@ class OwnWrapper(VecNormalize):
     """May do anything."""
 
 
-DROPOUT = {"net_arch": [8], "features_extractor_class": DropoutExtractor}
 OPTIMIZER = {"net_arch": [8], "optimizer_class": torch.optim.Adagrad}
 COMPILED, SB3 = "compiled", "SB3's code"
 ACTING = "acting compiled, environments stepped on the host"
 
-# How to make the model; by what it collects and updates; and a part of the reason.
+# How to make the model; by what it collects and updates; and a part of the reason. docs/not-compiled.md has others.
 FALLBACKS = {
     "wrapper": (lambda **k: make(OwnWrapper(make_env()), **k), ACTING, COMPILED, "OwnWrapper"),
-    "policy": (lambda **k: bridge.PPO(Own, make_env(), **SETTINGS, **k), SB3, SB3, "Own overrides forward"),
-    "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), COMPILED, SB3, "Dropout"),
     "optimizer": (lambda **k: make(policy_kwargs=OPTIMIZER, **k), COMPILED, SB3, "Adagrad"),
     "buffer": (lambda **k: make(rollout_buffer_class=OwnBuffer, **k), SB3, SB3, "OwnBuffer"),
 }
 
 
 @pytest.mark.parametrize("what", FALLBACKS)
-def test_auto_falls_back_and_says_once_to_what_and_why(what, caplog):
+def test_auto_falls_back_and_says_once_to_what_and_why_and_xla_raises(what, caplog):
     make_model, collects, updates, why = FALLBACKS[what]
     with caplog.at_level(logging.WARNING, logger="bridge"):
         model = make_model()
@@ -66,13 +49,14 @@ def test_auto_falls_back_and_says_once_to_what_and_why(what, caplog):
     assert record.getMessage() == str(model.plan)
     assert why in record.getMessage()
     assert not np.array_equal(read_parameters(model.policy.parameters()), before)
-
-
-@pytest.mark.parametrize("what", FALLBACKS)
-def test_xla_raises_where_auto_falls_back(what):
-    make_model, _, _, why = FALLBACKS[what]
     with pytest.raises(NotCompilable, match=why):
         make_model(engine="xla").learn(ROLLOUT)
+
+
+def test_xla_compiles_convolutions_on_a_cpu_too():
+    env = bridge.JaxVecEnv(Counter(observation_kind="image"), 2)
+    plan = bridge.A2C("CnnPolicy", env, n_steps=5, engine="xla", seed=0, device="cpu").plan
+    assert (plan.collects, plan.updates) == (True, True)
 
 
 def test_torch_compiles_nothing():

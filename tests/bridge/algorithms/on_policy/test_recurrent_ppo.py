@@ -195,15 +195,3 @@ def test_evaluate_remembers_within_episodes():
     first = ours.lengths <= min(lengths)
     assert first.any()
     assert set(ours.returns[first]) <= set(theirs)
-
-
-def test_a_memory_of_another_kind_is_left_to_sb3_contrib():
-    model = bridge.RecurrentPPO(
-        "MlpLstmPolicy",
-        jax_env(),
-        policy_kwargs=SMALL | {"n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}},
-        **SETTINGS,
-    )
-    assert "An LSTM with dropout cannot be translated" in str(model.plan)
-    model.learn(ROLLOUT)
-    assert model._n_updates == SETTINGS["n_epochs"]

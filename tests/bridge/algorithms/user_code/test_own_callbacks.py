@@ -1,7 +1,6 @@
 """Users' callbacks, schedules, loggers and noises see and change the same as with stock Stable-Baselines3."""
 
 import gc
-import math
 import sys
 import weakref
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
-from stable_baselines3.common import utils
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
@@ -194,37 +192,6 @@ def test_a_schedule_that_refers_to_its_model_keeps_no_model_alive():
     assert there() is None
 
 
-def test_what_a_schedule_reads_decides_whether_it_may_be_asked_ahead():
-    from bridge.engine.user_code.overrides import why_impure
-
-    rate, calls = 0.1, []
-
-    def counting(left):
-        calls.append(left)
-        return left
-
-    def with_counter():
-        count = 0
-
-        def schedule(left):
-            nonlocal count
-            count += 1
-            return left / count
-
-        return schedule
-
-    def linear(initial):
-        def schedule(left):
-            return max(left * initial, float(np.float32(1e-5)))
-
-        return schedule
-
-    assert not why_impure(lambda left: rate * left)
-    assert not why_impure(linear(0.1))
-    assert not why_impure(utils.LinearSchedule(1.0, 0.0, 0.5) if hasattr(utils, "LinearSchedule") else linear(1))
-    assert all(map(why_impure, (counting, with_counter(), Decay())))
-
-
 RATE = 0.1
 
 
@@ -242,20 +209,6 @@ def test_a_schedule_is_looked_at_again_after_a_global_was_replaced(monkeypatch):
     assert not why_impure(scaled)
     monkeypatch.setattr(scaled, "__defaults__", (Decay(),))
     assert why_impure(scaled)
-
-
-def imports(left):
-    import os
-
-    return float(os.environ.get("RATE", left))
-
-
-def test_a_schedule_that_reads_files_or_imports_is_asked_each_time():
-    from bridge.engine.user_code.overrides import why_impure
-
-    reads = (imports, lambda left: np.load("rate.npy") * left, lambda left: float(np.lib.NumpyVersion("1.0.0").major))
-    assert all(map(why_impure, reads))
-    assert not why_impure(lambda left: np.clip(left, 0.0, 1.0) + math.sqrt(left))
 
 
 class Rows(Logger):

@@ -36,17 +36,6 @@ def make(observation=VECTOR, action=PAIR, cls=ActorCriticPolicy, **settings):
     return policy
 
 
-def changed(change, *args, make=make, **settings):
-    """A function that makes a policy and then changes it."""
-
-    def build():
-        policy = make(*args, **settings)
-        change(policy)
-        return policy
-
-    return build
-
-
 def batch(space):
     """Observations, or actions as samples of a distribution: numbers that float32 holds exactly."""
     rng = np.random.default_rng(0)

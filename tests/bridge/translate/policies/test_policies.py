@@ -8,7 +8,9 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticCnnPolicy, MultiInputActorCriticPolicy
 from torch import nn
+from torch.nn import functional as F
 
+from bridge.errors import NotCompilable
 from bridge.translate.policies.on_policy import export_policy
 from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.translate.policies.networks import (
@@ -24,8 +26,10 @@ from tests.bridge.translate.policies.networks import (
     assert_same,
     batch,
     extractor,
+    forward_of,
     holds_torch,
     make,
+    network_of,
 )
 from tests.tiers import tiered
 
@@ -167,3 +171,48 @@ def test_exporting_changes_nothing_in_the_policy():
     before = [(module.training, set(vars(module))) for module in policy.modules()]
     export_policy(policy)
     assert [(module.training, set(vars(module))) for module in policy.modules()] == before
+
+
+@pytest.mark.parametrize(
+    ("cls", "active"),
+    [
+        (network_of(nn.Linear(6, 6), nn.Dropout(0.1)), True),
+        (network_of(nn.Linear(6, 6), nn.Dropout(0.0)), False),
+        (forward_of(lambda self, x: F.dropout(self.linear(x), 0.1, self.training)), True),
+        (forward_of(lambda self, x: self.linear(2 * x if self.training else x)), True),
+        (forward_of(lambda self, x: self.linear(x)), False),
+    ],
+)
+def test_tells_whether_training_mode_is_different(cls, active):
+    policy = extractor(cls)
+    assert export_policy(policy).module.depends_on_training is active
+    policy.set_training_mode(False)
+    assert_same(policy)
+
+
+# --- What is refused, beside docs/not-compiled.md -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: make(spaces.Discrete(3, start=1)), "Observations of Discrete"),
+        (lambda: make(action=spaces.Discrete(3, start=1)), "start at 0"),
+        (
+            lambda: extractor(network_of(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")), SMALL_IMAGE),
+            "padding_mode='reflect' cannot be translated to JAX",
+        ),
+    ],
+)
+def test_refuses_with_a_reason(build, message):
+    with pytest.raises(NotCompilable, match=message):
+        export_policy(build())
+
+
+def test_refuses_hooks_of_all_modules():
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        with pytest.raises(NotCompilable, match="Forward hooks are registered for all"):
+            export_policy(make())
+    finally:
+        handle.remove()
