@@ -35,37 +35,6 @@ def trained(normalize):
     return start, *go_on(training, start, training.num_iterations)
 
 
-def mean_return(metrics, iterations):
-    """Of the episodes that ended in these iterations."""
-    episodes = metrics["episodes"][iterations]
-    return np.average(metrics["iteration_episode_return"][iterations][episodes > 0], weights=episodes[episodes > 0])
-
-
-@pytest.mark.thorough  # README.md's block learns it too: tests/docs/test_readme.py
-def test_ppo_learns_to_balance_a_pole():
-    linear = np.linspace(1, 0, 98)[1:]
-    algorithm = PPO(
-        n_steps=32,
-        batch_size=256,
-        n_epochs=20,
-        gamma=0.98,
-        gae_lambda=0.8,
-        learning_rate=1e-3 * linear,
-        clip_range=0.2 * linear,
-    )
-    result = train_once(jax.random.key(0), Training(VENV, NETWORK, algorithm, total_timesteps=97 * 256))
-    assert mean_return(result.metrics, slice(5)) < 60
-    assert mean_return(result.metrics, slice(-20, None)) > 150
-    assert result.metrics["timesteps"][-1] == 97 * 256
-
-
-@pytest.mark.thorough  # updates: tests/bridge/algorithms/on_policy/test_arithmetic.py
-def test_a2c_learns_to_balance_a_pole():
-    training = Training(VENV, NETWORK, A2C(n_steps=8, learning_rate=3e-3), total_timesteps=60_000)
-    metrics = train_once(jax.random.key(0), training).metrics
-    assert mean_return(metrics, slice(-50, None)) > 2 * mean_return(metrics, slice(50))
-
-
 def test_a2c_descends_as_sb3s_does():
     model = stable_baselines3.A2C("MlpPolicy", make_vec_env("CartPole-v1", 1), policy_kwargs={"net_arch": []})
     gradient = jnp.array([1.0, -0.1, 0.0])
@@ -219,12 +188,6 @@ def of_dicts():
     env = Counter(observation_kind="dict")
     network = ActorCritic.of(env, actor=(8,), critic=(8,))
     return Training(VectorEnv(env, 2), network, PPO(n_steps=8, batch_size=8), 32)
-
-
-@pytest.mark.thorough  # networks see them: the test before; the rest: tests/bridge/engine/callbacks
-def test_a_training_sees_dicts():
-    result = jax.jit(train)(jax.random.key(0), of_dicts())
-    assert np.isfinite(result.metrics["loss"]).all()
 
 
 def test_numbers_of_categories_are_not_normalized():

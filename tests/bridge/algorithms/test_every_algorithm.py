@@ -2,17 +2,27 @@
 
 import copy
 import inspect
+import itertools
 import pickle
 
+import jax
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.callbacks import (
+    ConvertCallback,
+    EvalCallback,
+    StopTrainingOnMaxEpisodes,
+    StopTrainingOnRewardThreshold,
+)
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 import bridge
 from bridge import load_checkpoint, save_checkpoint
 from bridge.algorithms.specs import SPECS
-from tests.bridge.algorithms.cases import STEPS, assert_equal, make, make_env, state_of
-from tests.bridge.small_models import with_picklable_schedules
+from tests.bridge.algorithms.cases import KINDS, STEPS, Walk, assert_equal, make, make_env, state_of
+from tests.bridge.small_models import Recorder, with_picklable_schedules
+from tests.masked_environments import GymnasiumLocks
 from tests.stock import STOCK
 from tests.tiers import tiered
 
@@ -102,3 +112,71 @@ def test_many_seeds_are_one_program(name):
     assert one._n_updates == two._n_updates > 0
     assert not all(map(torch.equal, one.policy.parameters(), two.policy.parameters()))
     assert one.learn(STEPS[name]).plan.collects
+
+
+# --- Callbacks ------------------------------------------------------------------------------------------------------
+
+
+def host_env(name):
+    one = GymnasiumLocks if name == "MaskablePPO" else lambda: Walk(KINDS.get(name, "box"))
+    return DummyVecEnv([one] * 4)
+
+
+ENVIRONMENTS = {"JAX": make_env, "host": host_env}
+CASES = [*itertools.product(SPECS, ENVIRONMENTS)]
+ALWAYS = [(name, where) for name in ("PPO", "RecurrentPPO", "MaskablePPO") for where in ENVIRONMENTS]
+# Of loops over infos and environments, and of what no case has.
+LOOPS = {"idx", "done", "done_", "kwargs", "terminal_obs", "terminal_value", "__class__"}
+
+
+def kinds(value):
+    """Return the types, shapes and dtypes of arrays, and the keys of infos."""
+    if isinstance(value, list):
+        return [sorted(each) for each in value]
+    return jax.tree.map(lambda leaf: (type(leaf), getattr(leaf, "shape", None), getattr(leaf, "dtype", None)), value)
+
+
+@pytest.mark.parametrize(("name", "where"), tiered(CASES, *ALWAYS, ("DQN", "JAX"), ("SAC", "JAX")))
+def test_a_callback_that_looks_sees_the_events_and_locals_of_the_stock_library(name, where):
+    recorders = Recorder(), Recorder()
+    for package, recorder in zip((bridge, STOCK), recorders):
+        make(name, ENVIRONMENTS[where](name), package).learn(STEPS[name], recorder)
+    ours, theirs = recorders
+    assert (ours.events, ours.n_calls) == (theirs.events, theirs.n_calls)
+    for mine, reference in zip(ours.steps[::7], theirs.steps[::7], strict=True):
+        assert not reference.keys() - mine.keys() - LOOPS
+        for each in reference.keys() & mine.keys() - LOOPS - {"self", "callback", "env", "replay_buffer"}:
+            assert kinds(mine[each]) == kinds(reference[each]), each
+
+
+@pytest.mark.parametrize(("name", "where"), tiered(CASES, *((name, "JAX") for name in ("PPO", "DQN"))))
+def test_a_callback_that_returns_false_stops_the_training_at_its_step(name, where):
+    models = []
+    for package in (bridge, STOCK):
+        models.append(make(name, ENVIRONMENTS[where](name), package))
+        models[-1].learn(STEPS[name], ConvertCallback(lambda given, _: given["self"].num_timesteps < 40))
+    ours, stock = models
+    for counter in ("num_timesteps", "_n_updates", "_episode_num"):
+        assert getattr(ours, counter) == getattr(stock, counter), counter
+    if not SPECS[name].is_off_policy:
+        assert ours.rollout_buffer.pos == stock.rollout_buffer.pos
+    ours.learn(STEPS[name], reset_num_timesteps=False)
+    assert ours.num_timesteps >= 40 + STEPS[name]
+
+
+@pytest.mark.parametrize("name", tiered(["A2C", "DQN", "SAC"], "A2C", "DQN"))
+def test_stopping_at_a_reward_or_after_episodes_stops_where_the_stock_library_stops(name):
+    def after_episodes():
+        return StopTrainingOnMaxEpisodes(5)
+
+    def at_a_reward():
+        stop = StopTrainingOnRewardThreshold(-1e9)
+        return EvalCallback(make_env(name), stop, n_eval_episodes=1, eval_freq=9, verbose=0, warn=False)
+
+    for make_callback in (after_episodes, at_a_reward):
+        steps = []
+        for package in (bridge, STOCK):
+            model = make(name, package=package).learn(200, make_callback())
+            steps.append((model.num_timesteps, model._n_updates))
+        assert steps[0] == steps[1]
+        assert steps[0][0] < 200

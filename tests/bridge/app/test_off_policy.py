@@ -135,21 +135,6 @@ def test_ctrl_c_in_the_middle_of_an_iteration_writes_a_checkpoint_at_its_end(run
     assert (run / "episodes.csv").read_text() == (out / "episodes.csv").read_text()
 
 
-@pytest.mark.thorough  # of DQN the next test, and of PPO test_seeds.py
-@pytest.mark.parametrize("algorithm", ["sac", "td3"])
-def test_the_zip_of_each_seed_goes_on_with_sb3(algorithm, tmp_path):
-    arguments = ["train", algorithm, "Pendulum-v1", "--total-timesteps", "40", "--seeds", "2", "--out", str(tmp_path)]
-    cli.main([*arguments, "--hyperparameters", *SMALL, "learning_rate=lin_0.01"])
-    stock = getattr(stable_baselines3, algorithm.upper())
-    first, second = (stock.load(tmp_path / f"seed-{seed}" / "model.zip") for seed in (0, 1))
-    assert (first.num_timesteps, first._n_updates) == (40, 20)
-    assert not same(first.policy.state_dict(), second.policy.state_dict())
-    assert first.critic.optimizer.state_dict()["state"][0]["step"] == 20
-    first.set_env(stock("MlpPolicy", "Pendulum-v1", buffer_size=1).get_env())
-    first.learn(30, reset_num_timesteps=False)
-    assert first.num_timesteps == 70
-
-
 def test_seeds_leave_a_dqn_where_its_own_training_would(two_seeds):
     model = stable_baselines3.DQN.load(two_seeds / "seed-5" / "model.zip")
     assert (model.num_timesteps, model._n_updates, model._n_calls) == (160, 2 * 18, 160)
@@ -197,18 +182,6 @@ def test_seeds_do_not_go_on_with_a_config_that_was_changed_by_hand(two_seeds, tm
     path = tmp_path / "run" / "config.json"
     path.write_text(path.read_text().replace('"gamma": 0.99', '"gamma": 0.5'))
     assert "gamma was 0.99 and is 0.5" in error_of(capsys, "train", "--resume", str(path.parent))
-
-
-@pytest.mark.thorough  # the larger store: tests/bridge/seeds/test_larger_store.py
-def test_seeds_go_on_to_a_larger_budget_with_a_larger_store(two_seeds, tmp_path):
-    out = tmp_path / "longer"
-    arguments = ["train", *DQN, "--seeds", "2", "--out", str(out), *DQN_SETTINGS]
-    cli.main([*arguments, "buffer_size=1000"])  # of which a budget of 160 needs but a part
-    cli.main(["train", "--resume", str(out), "--total-timesteps", "320"])
-    with np.load(out / "checkpoint.npz") as file:
-        tag, size, position = (file[f".replay.{name}"] for name in ("tag", "size", "position"))
-        assert (tag.shape, size.tolist(), position.tolist()) == ((2, 320, 1), [320, 320], [0, 0])
-    assert stable_baselines3.DQN.load(out / "seed-0" / "model.zip").num_timesteps == 320
 
 
 def test_noise_by_its_name_is_that_of_the_zoo():

@@ -285,15 +285,6 @@ def test_a_copy_of_a_model_whose_vec_normalize_has_no_environments_can_be_traine
     assert not np.array_equal(vector(copied.policy), vector(model.policy))
 
 
-@pytest.mark.parametrize("where", WHERE)
-def test_a_rollout_buffer_is_as_full_as_its_callback_let_it_be(where):
-    model = make_on_policy(bridge.PPO, where)
-    model.learn(48, AtRollouts(step=lambda callback: callback.num_timesteps < 21))
-    assert (model.rollout_buffer.pos, model.rollout_buffer.full) == (4, False)
-    with pytest.raises(AssertionError):
-        model.train()
-
-
 # --- Signals --------------------------------------------------------------------------------------------------------
 
 

@@ -8,15 +8,13 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-import bridge
-from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make
+from tests.bridge.small_models import N_ENVS, ROLLOUT, Recorder, make
 from tests.tiers import tiered
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -107,22 +105,6 @@ def test_a_callback_that_looks_changes_nothing():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_callbacks_are_called_as_by_sb3_with_its_locals():
-    seen = []
-    for algorithm in (bridge.PPO, stable_baselines3.PPO):
-        recorder = Recorder()
-        make(make_vec_env("CartPole-v1", N_ENVS, seed=0), algorithm).learn(2 * ROLLOUT, recorder)
-        seen.append(recorder)
-    ours, stock = seen
-    assert ours.events == stock.events
-    assert len(ours.steps) == len(stock.steps) == 2 * N_STEPS
-    for mine, reference in zip(ours.steps, stock.steps):
-        assert mine.keys() >= reference.keys() - {"terminal_obs", "terminal_value", "idx", "done", "__class__"}
-        for name in ("obs_tensor", "actions", "clipped_actions", "values", "log_probs", "new_obs", "rewards", "dones"):
-            assert type(mine[name]) is type(reference[name]), name
-            assert (mine[name].shape, mine[name].dtype) == (reference[name].shape, reference[name].dtype), name
-
-
 @pytest.mark.parametrize("how", ["in place", "another tensor", "another layer"])
 def test_a_policy_that_a_callback_changes_acts_so_from_the_next_step_on(how):
     class Change(BaseCallback):
@@ -150,27 +132,12 @@ class Seven(torch.nn.Module):
         return values * 0 + 7
 
 
-def test_a_callback_ends_the_training_as_in_sb3():
-    counts = []
-    for algorithm in (bridge.PPO, stable_baselines3.PPO):
-        model = make(make_vec_env("CartPole-v1", N_ENVS, seed=0), algorithm)
-        model.learn(ROLLOUT, lambda local, _: local["n_steps"] < 5)
-        counts.append((model.num_timesteps, model.rollout_buffer.pos, model.rollout_buffer.full))
-    assert counts[0] == counts[1]
-
-
 def test_nan_raises_before_it_reaches_an_environment():
     model = make(sampled("box", "box"))
     model.policy.action_net.bias.data.fill_(torch.nan)
     with pytest.raises(ValueError, match="NaN"):
         model.learn(ROLLOUT)
     assert all(not environment.seen for environment in model.env.envs)
-
-
-def test_what_acts_is_told():
-    text = str(make(make_vec_env("CartPole-v1", N_ENVS)).plan)
-    assert "acting compiled" in text
-    assert "stepped on the host" in text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -9,7 +9,7 @@ import pytest
 
 import jaxenvs
 from jaxenvs.envs.box2d import terrain
-from jaxenvs.envs.box2d.bipedal_walker import BipedalWalker, _stand
+from jaxenvs.envs.box2d.bipedal_walker import BipedalWalker
 
 
 @pytest.mark.thorough  # what a step gives, tests of parity hold; this compiles two of them
@@ -39,14 +39,3 @@ def test_lidar_measures_level_ground() -> None:
     above = jnp.array([10.0, 5.0])
     angles = 0.15 * np.arange(terrain.RAYS)
     np.testing.assert_allclose(terrain.lidar(near, above), np.minimum(3 / np.cos(angles) / terrain.RANGE, 1), rtol=1e-5)
-
-
-@pytest.mark.thorough  # of BipedalWalkerHardcore, which has boxes too: test_walker_hardcore.py
-def test_picture() -> None:
-    heights = jnp.full(terrain.POINTS, terrain.LEVEL)
-    state = _stand(heights, jnp.zeros((0, 4)), jnp.float32(0), jnp.uint32(3))
-    picture = np.asarray(jax.jit(BipedalWalker().draw, static_argnums=(1, 2))(state, 80, 120))
-    assert picture.shape == (80, 120, 3)
-    assert tuple(picture[-1, 60]) == (102, 153, 76)  # ground
-    hull = picture[46, 24]  # 4 m from the left, 5.6 m above the lower edge
-    assert tuple(hull) == (127, 51, 229)

@@ -106,18 +106,6 @@ def test_nothing_is_learned_before_learning_starts(name):
     assert end.learner.num_updates == per_iteration * (timesteps > STARTS).sum()
 
 
-@pytest.mark.thorough  # of bridge's, which are updated by the same code: test_contrib_off_policy.py there
-def test_running_statistics_of_crossq_follow_and_act():
-    start, end, _ = trained("CrossQ")
-    steps, num = end.learner.targets, end.learner.num_updates
-    assert (steps["critic_steps"] == num).all()
-    assert (steps["actor_steps"] == num // 2).all()
-    policy, acting = TRAININGS["CrossQ"].network, TRAININGS["CrossQ"].algorithm.acting_params(end.learner)
-    moved = {name: np.abs(acting[name] - start.learner.targets[name]).max() for name in ("actor_statistics",)}
-    assert min(moved.values()) > 0.01
-    assert acting.keys() == policy.init(jax.random.key(0)).keys() | {"log_ent_coef"}  # so that it can begin another
-
-
 def test_a_crossq_policy_may_have_no_hidden_layers():
     policy = CrossQPolicy.of(PENDULUM.env, ())
     assert [network.sizes for network in (policy.actor.latent_pi, *policy.critic.q_networks)] == [(3,), (4, 1), (4, 1)]
@@ -256,15 +244,6 @@ def test_action_noise_is_sb3s(ours, theirs, monkeypatch):
 def test_what_cannot_be_trained_is_refused(name, changes, message):
     with pytest.raises((ValueError, TypeError), match=message):
         train(jax.random.key(0), TRAININGS[name].replace(**changes))
-
-
-@pytest.mark.thorough  # of bridge.DQN, in the same store: tests/bridge/replay/test_device_store.py
-def test_a_store_holds_dicts_and_networks_see_them():
-    env = Counter(observation_kind="dict", action_kind="discrete_from_5")
-    training = TRAININGS["DQN"].replace(venv=jaxenvs.VectorEnv(env, NUM_ENVS), network=DQNPolicy.of(env, (8,)))
-    state, metrics = go_on(training, begin(training, jax.random.key(0)), training.num_iterations)
-    assert state.replay.observation.keys() == {"vector", "image", "number"}
-    assert np.isfinite(metrics["loss"]).all()
 
 
 def test_policies_refuse_spaces_they_cannot_serve():

@@ -18,7 +18,6 @@ from bridge.engine.callbacks.callback_schedule import Pace, ScheduledCallback
 from bridge.engine.off_policy import compiled_training
 from bridge.replay import device_store
 from tests.bridge.algorithms.cases import N_ENVS, assert_equal, make, make_env, state_of
-from tests.bridge.small_models import Recorder
 from tests.tiers import tiered
 
 
@@ -52,14 +51,6 @@ def test_learning_twice_is_learning_on(name, monkeypatch):
     at_once.learn(96)
     twice.learn(48).learn(48, reset_num_timesteps=False)
     assert_equal(state_of(twice), state_of(at_once))
-
-
-@pytest.mark.thorough  # its weights: tests/bridge/engine/callbacks/test_one_run.py
-def test_somebody_who_looks_at_every_step_changes_no_bit():
-    quiet, watched = make(), make()
-    quiet.learn(96)
-    watched.learn(96, Recorder())
-    assert_equal(state_of(watched), state_of(quiet))
 
 
 def test_a_training_compiles_its_program_once():

@@ -12,14 +12,11 @@ from stable_baselines3.common.callbacks import (
     CheckpointCallback,
     EvalCallback,
     EveryNTimesteps,
-    StopTrainingOnMaxEpisodes,
-    StopTrainingOnRewardThreshold,
 )
 from stable_baselines3.common.logger import configure
 
 import bridge
-from tests.bridge.algorithms.cases import N_ENVS, make, make_env
-from tests.bridge.small_models import Recorder
+from tests.bridge.algorithms.cases import make, make_env
 
 
 class AtSteps(BaseCallback):
@@ -54,61 +51,6 @@ def test_callbacks_at_given_steps_act_there_and_see_the_weights_of_that_step(tmp
         np.testing.assert_array_equal(weights, each.seen[step][0][: len(weights)])
         assert (saved.num_timesteps, saved._n_updates) == (step, each.seen[step][1])
     assert len({weights.tobytes() for weights, _ in each.seen.values()}) > 10
-
-
-def test_one_who_looks_at_every_step_sees_sb3s_events_and_locals():
-    ours, stock = Recorder(), Recorder()
-    make().learn(30, ours)
-    make(package=stable_baselines3).learn(30, stock)
-    assert ours.events == stock.events
-    observation = make_env().reset()
-    for mine, theirs in zip(ours.steps, stock.steps, strict=True):
-        # Of loops over infos, and of a Box.
-        missing = theirs.keys() - mine.keys() - {"idx", "done", "kwargs"}
-        assert not missing
-        for name in ("num_collected_steps", "num_collected_episodes", "learning_starts", "train_freq"):
-            assert mine[name] == theirs[name], name
-        for name in ("actions", "buffer_actions", "new_obs", "rewards", "dones"):
-            assert (mine[name].shape, mine[name].dtype) == (theirs[name].shape, theirs[name].dtype), name
-        np.testing.assert_array_equal(mine["dones"], theirs["dones"])
-        np.testing.assert_array_equal(mine["new_obs"], theirs["new_obs"])
-        np.testing.assert_array_equal(mine["rewards"], mine["actions"])
-        assert [info.keys() for info in mine["infos"]] == [info.keys() for info in theirs["infos"]]
-        observation = mine["new_obs"]
-    assert observation.shape == (N_ENVS, 2)
-
-
-class StopAt(BaseCallback):
-    def __init__(self, step):
-        super().__init__()
-        self.step = step
-
-    def _on_step(self):
-        return self.num_timesteps < self.step
-
-
-def test_a_callback_that_returns_false_stops_the_training_at_its_step():
-    ours, stock = make(), make(package=stable_baselines3)
-    for model in (ours, stock):
-        model.learn(96, StopAt(30))
-    for counter in ("num_timesteps", "_n_updates", "_episode_num"):
-        assert getattr(ours, counter) == getattr(stock, counter), counter
-    ours.learn(24, reset_num_timesteps=False)
-    assert ours.num_timesteps == 30 + 24
-
-
-def test_stopping_at_a_reward_or_after_episodes_stops_where_sb3_stops():
-    for make_callback in (
-        lambda: EvalCallback(make_env(), StopTrainingOnRewardThreshold(-1), n_eval_episodes=1, eval_freq=9, verbose=0),
-        lambda: StopTrainingOnMaxEpisodes(5),
-    ):
-        steps = []
-        for package in (bridge, stable_baselines3):
-            model = make(package=package)
-            model.learn(96, make_callback())
-            steps.append((model.num_timesteps, model._n_updates))
-        assert steps[0] == steps[1]
-        assert steps[0][0] < 96
 
 
 def test_a_progress_bar_reaches_the_end():

@@ -9,12 +9,12 @@ import torch
 from gymnasium import spaces
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 import bridge
 from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs import environment
-from tests.bridge.small_models import SETTINGS, Recorder
+from tests.bridge.small_models import SETTINGS
 from tests.masked_environments import ACTIONS, GymnasiumLocks, Locks, LocksOnHost, LocksWithMethod, is_legal
 from tests.tiers import tiered
 
@@ -73,18 +73,14 @@ def test_rollouts_hold_legal_actions_and_what_the_torch_policy_thinks_of_them(wh
     model.train()
 
 
-@pytest.mark.thorough  # with environments without masks: tests/bridge/algorithms/sb3_contrib
-def test_masks_may_be_left_out():
-    model = make(jax_env(LocksWithMethod)).learn(ROLLOUT, use_masking=False)
-    assert (model.rollout_buffer.action_masks == 1).all()
-    chosen = model.rollout_buffer.actions.ravel()
-    assert set(chosen.tolist()) == {0, 1, 2, 3}
-
-
 @pytest.mark.parametrize("package", [bridge, sb3_contrib])
-def test_environments_without_masks_are_refused_as_by_sb3_contrib(package):
+def test_environments_without_masks_are_refused_as_by_sb3_contrib_unless_masks_are_left_out(package):
+    model = make(jax_env(tells=""), package)
     with pytest.raises(ValueError, match="Environment does not support action masking"):
-        make(jax_env(tells=""), package).learn(ROLLOUT)
+        model.learn(ROLLOUT)
+    model.learn(ROLLOUT, use_masking=False)
+    assert (model.rollout_buffer.action_masks == 1).all()
+    assert set(model.rollout_buffer.actions.ravel().tolist()) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("where", ["JAX", "the host"])
@@ -105,36 +101,6 @@ def test_masks_of_another_size_are_refused_with_both_shapes(where):
     env = jax_env(Three) if where == "JAX" else bridge.SerialVecEnv([HostThree] * N_ENVS)
     with pytest.raises(RuntimeError, match=r"action masks must have shape \(4, 3\), got \(4, 4\)"):
         make(env).learn(ROLLOUT)
-
-
-@pytest.mark.thorough  # of PPO: tests/bridge/engine/callbacks
-def test_how_a_training_is_cut_changes_no_bit_and_masks_survive_wrappers():
-    models = []
-    for callback in (None, Recorder()):
-        model = make(VecNormalize(jax_env()), engine="xla")
-        models.append(model.learn(6 * ROLLOUT, callback))
-    whole, cut = (read_parameters(model.policy.parameters()) for model in models)
-    np.testing.assert_allclose(whole, cut, rtol=1e-3, atol=1e-6)  # VecNormalize adds in another order
-    for step in callback.steps:
-        pairs = zip(step["actions"], step["action_masks"])
-        assert all(is_legal("discrete", action, mask) for action, mask in pairs)
-
-
-@pytest.mark.parametrize("make_env", [jax_env, host_env])
-def test_callbacks_see_the_locals_of_sb3_contrib(make_env):
-    seen = []
-    for package in (sb3_contrib, bridge):
-        recorder = Recorder()
-        make(make_env(), package).learn(ROLLOUT, recorder)
-        seen.append(recorder)
-    theirs, ours = seen
-    assert ours.events == theirs.events
-    # Those of the loop over environments are left over from the step before.
-    expected = set(theirs.steps[0]) - {"idx", "done"}
-    assert set(ours.steps[0]) == expected
-    for name in ("action_masks", "actions", "dones", "rewards"):
-        ours_, theirs_ = ours.steps[3][name], theirs.steps[3][name]
-        assert (ours_.shape, ours_.dtype) == (theirs_.shape, theirs_.dtype), name
 
 
 # --- Beside sb3-contrib ---------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 import contextlib
 import signal
-import subprocess
-import sys
 
 import gymnasium
 import jax
@@ -60,20 +58,6 @@ BARE_OR_NORMALIZED = [
 ]
 
 # --- Saving, repeating, resuming ------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough  # a zip of DQN names neither: test_off_policy_files.py
-@pytest.mark.slow
-def test_a_zip_loads_where_bridge_is_not_installed(tmp_path):
-    make().learn(ROLLOUT).save(tmp_path / "model")
-    code = (
-        "import sys; sys.modules['bridge'] = sys.modules['jax'] = sys.modules['jaxenvs'] = None\n"
-        "from stable_baselines3 import PPO\n"
-        f"model = PPO.load({str(tmp_path / 'model')!r})\n"
-        "print(model.num_timesteps, model.predict(model.observation_space.sample())[0].shape)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == [str(ROLLOUT), "()"], done.stderr
 
 
 @pytest.mark.parametrize("wrap", BARE_OR_NORMALIZED)

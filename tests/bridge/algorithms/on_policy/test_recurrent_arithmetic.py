@@ -105,14 +105,6 @@ def test_a_hundred_steps_through_128_each_with_resets_in_float64(case, same_cut,
 
 
 @pytest.mark.thorough  # of PPO: test_arithmetic.py
-def test_minibatches_of_any_size_and_the_smaller_last_one(same_cut, float64):
-    stock, ours = make_pair("own", batch_size=60, n_epochs=4)  # 256 = 4 * 60 + 16
-    same_cut(4)
-    test_arithmetic.train_both(stock, ours)
-    test_arithmetic.assert_same(stock, ours, 1e-8)
-
-
-@pytest.mark.thorough  # of PPO: test_arithmetic.py
 def test_an_update_takes_a_rollout_that_sb3_contrib_has_flattened(same_cut):
     models = [make_pair("own", batch_size=SIZE, n_epochs=1)[1] for _ in range(2)]
     same_cut(2)

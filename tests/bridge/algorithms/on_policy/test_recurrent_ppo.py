@@ -14,7 +14,6 @@ from stable_baselines3.common.vec_env import VecMonitor
 import bridge
 from bridge import make_vec_env
 from bridge.translate.pytorch.modules import read_parameters
-from tests.bridge.small_models import Recorder
 from tests.environments import Counter
 from tests.tiers import tiered
 
@@ -93,48 +92,12 @@ def test_rollouts_hold_what_the_torch_policy_thinks_and_remembers_step_by_step(m
     assert ended
 
 
-@pytest.mark.thorough  # of PPO: test_arithmetic.py
-@pytest.mark.parametrize("make_env", [jax_env])
-def test_rewards_before_a_truncation_have_the_value_of_what_would_have_followed(make_env):
-    bonuses = []
-
-    def remember(locals_, _):
-        model, states = locals_["self"], locals_["lstm_states"]
-        for index, info in enumerate(locals_["infos"]):
-            if info["TimeLimit.truncated"]:
-                of_env = tuple(part[:, index : index + 1].contiguous() for part in states.vf)
-                last = torch.tensor(info["terminal_observation"])[None]
-                with torch.no_grad():
-                    value = model.policy.predict_values(last, of_env, torch.zeros(1)).item()
-                bonuses.append((locals_["n_steps"], index, locals_["rewards"][index] + model.gamma * value))
-        return True
-
-    model = make(make_env()).learn(ROLLOUT, callback=remember)
-    assert bonuses
-    for step, index, reward in bonuses:
-        np.testing.assert_allclose(model.rollout_buffer.rewards[step, index], reward, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(("policy", "kind"), tiered([("MultiInputLstmPolicy", "boxes"), ("CnnLstmPolicy", "image")]))
 def test_all_policies_are_compiled(policy, kind):
     env = bridge.JaxVecEnv(Counter(observation_kind=kind), 2, seed=0)
     model = make(env, policy=policy, engine="xla", n_steps=8, batch_size=16, n_epochs=1)
     model.learn(32)
     assert model._n_updates == 2
-
-
-@pytest.mark.parametrize("make_env", [jax_env, host_env])
-def test_callbacks_see_the_locals_of_sb3_contrib(make_env):
-    seen = []
-    for package in (sb3_contrib, bridge):
-        seen.append(Recorder())
-        make(make_env(), package).learn(ROLLOUT, seen[-1])
-    theirs, ours = seen
-    assert ours.events == theirs.events
-    assert set(ours.steps[0]) == set(theirs.steps[0]) - {"idx", "done_"}
-    for name in ("actions", "episode_starts", "log_probs", "values"):
-        assert ours.steps[3][name].shape == theirs.steps[3][name].shape, name
-    assert type(ours.steps[3]["lstm_states"]) is RNNStates
 
 
 # --- Beside sb3-contrib ---------------------------------------------------------------------------------------------

@@ -71,14 +71,6 @@ def test_arguments_come_back_from_a_zip_but_for_those_that_are_left_out(name, tm
 # --- Pictures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SEES_PICTURES)
-def test_pictures_that_are_no_pictures_any_more_are_refused(name):
-    """A VecNormalize makes numbers of any size of them, of which 255 is not the largest."""
-    env = VecNormalize(DummyVecEnv([lambda: pictures(name, n_channels=1, channel_first=True)]))
-    with pytest.raises(AssertionError, match="image"):
-        make(name, env, "Cnn", policy_kwargs={"features_extractor_kwargs": {"features_dim": 8}})
-
-
 @pytest.mark.parametrize("name", tiered(SEES_PICTURES, "RecurrentPPO", "TQC"))
 def test_they_are_trained_on_by_who_says_that_they_are_normalised(name):
     env = VecNormalize(DummyVecEnv([lambda: pictures(name, n_channels=1, channel_first=True)]))

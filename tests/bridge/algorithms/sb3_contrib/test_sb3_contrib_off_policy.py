@@ -13,9 +13,8 @@ import sb3_contrib
 import torch
 from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
-from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 import bridge
 from tests.tiers import tiered
@@ -98,20 +97,3 @@ def test_a_dict_of_one_vector_trains_as_the_vector(name):
     assert one._n_updates == other._n_updates == 20
     for ours, theirs in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("channel_last", [False, True])
-@pytest.mark.parametrize("name", ["QRDQN", "TQC"])
-def test_dicts_train_in_wrappers_around_the_environments(name, channel_last):
-    def one():
-        return SimpleMultiObsEnv(random_start=True, discrete_actions=name == "QRDQN", channel_last=channel_last)
-
-    for wrap in (
-        lambda env: VecFrameStack(env, 3, {"vec": None, "img": "last" if channel_last else "first"}),
-        lambda env: VecNormalize(env, norm_obs_keys=["vec"]),
-    ):
-        kwargs = NETWORKS[name] | {"features_extractor_kwargs": {"cnn_output_dim": 32}}
-        model = make(name, wrap(DummyVecEnv([one])), "MultiInputPolicy", policy_kwargs=kwargs).learn(60)
-        assert model._n_updates == 10
-        evaluate_policy(model, model.get_env(), 1, warn=False)

@@ -10,19 +10,15 @@ import pytest
 import sb3_contrib
 import torch
 from gymnasium import spaces
-from gymnasium.envs.classic_control import CartPoleEnv
-from gymnasium.wrappers import TimeLimit, TransformObservation
+from gymnasium.wrappers import TransformObservation
 from sb3_contrib.common import envs
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_with_masks
 from sb3_contrib.common.maskable.utils import is_masking_supported
-from sb3_contrib.common.wrappers import ActionMasker
 from stable_baselines3.common.callbacks import EventCallback, StopTrainingOnNoModelImprovement
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv, IdentityEnvBox
+from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
@@ -58,17 +54,6 @@ def test_who_may_do_one_thing_alone_does_it_untrained_and_without_masks_does_not
     assert model.learn(64)._n_updates == 4
 
 
-@pytest.mark.parametrize("n_envs", tiered([1, 2], 2))
-def test_environments_without_masks_are_refused_unless_masks_are_left_out(n_envs):
-    env = make_vec_env(IdentityEnv, n_envs, env_kwargs={"dim": 2})
-    model = make("MaskablePPO", env)
-    for refused in (lambda: model.learn(64), lambda: evaluate_with_masks(model, env, warn=False)):
-        with pytest.raises(ValueError, match="does not support action masking"):
-            refused()
-    model.learn(64, use_masking=False)
-    evaluate_with_masks(model, env, 1, warn=False, use_masking=False)
-
-
 def test_whether_masks_are_supported_is_seen_through_every_vec_env():
     for env, is_supported in (
         (bridge.JaxVecEnv(Locks(), 2), True),
@@ -99,59 +84,12 @@ def test_callbacks_of_evaluations_with_masks_act_and_stop_the_training(tmp_path)
     bridge.MaskablePPO.load(tmp_path / "best_model")
 
 
-def test_policies_without_masks_and_actions_of_a_box_are_refused():
-    with pytest.raises(ValueError, match="Policy must subclass MaskableActorCriticPolicy"):
-        bridge.MaskablePPO(ActorCriticPolicy, FORCED["discrete"]())
-    with pytest.raises(AssertionError, match="Box"):
-        bridge.MaskablePPO("MlpPolicy", IdentityEnvBox())
-
-
-def one_illegal(env):
-    illegal = np.random.default_rng().integers(env.action_space.n)
-    return [action != illegal for action in range(env.action_space.n)]
-
-
 def in_dict(env):
     space = spaces.Dict({"obs": env.observation_space})
     return TransformObservation(env, lambda observation: {"obs": observation}, space)
 
 
-def pictures():
-    return ActionMasker(FakeImageEnv(screen_height=40, screen_width=40), one_illegal)
-
-
-SEEN = {
-    "pictures": ("CnnPolicy", pictures),
-    "pictures, by two networks": ("CnnPolicy", pictures),
-    "a dict": ("MultiInputPolicy", lambda: in_dict(FORCED["multi_discrete"]())),
-    "episodes that are cut off": ("MlpPolicy", lambda: TimeLimit(FORCED["discrete"](), 30)),
-}
-
-
-@pytest.mark.thorough  # that masks are obeyed, and that observations of all kinds train: test_maskable_ppo.py
-@pytest.mark.parametrize("what", SEEN)
-def test_masks_go_with_all_observations(what):
-    policy, make_one = SEEN[what]
-    policy_kwargs = {"features_extractor_kwargs": {"features_dim": 32}} if "pictures" in what else {}
-    policy_kwargs["share_features_extractor"] = "two networks" not in what
-    model = make("MaskablePPO", make_one(), policy, policy_kwargs=policy_kwargs, normalize_advantage=False).learn(64)
-    assert model._n_updates == 4
-    evaluate_with_masks(model, make_one(), 1, warn=False)
-
-
 # --- Memories -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "policy_kwargs",
-    [
-        {"shared_lstm": True, "enable_critic_lstm": True},
-        {"shared_lstm": True, "enable_critic_lstm": False, "share_features_extractor": False},
-    ],
-)
-def test_memories_that_contradict_each_other_are_refused(policy_kwargs):
-    with pytest.raises(AssertionError):
-        bridge.RecurrentPPO("MlpLstmPolicy", "CartPole-v1", policy_kwargs=policy_kwargs)
 
 
 DROPOUT = {"lstm_hidden_size": 4, "lstm_kwargs": {"dropout": 0.5}, "n_lstm_layers": 2}
@@ -214,28 +152,3 @@ def test_memories_explore_by_noise_that_depends_on_the_state():
     model = make("RecurrentPPO", "Pendulum-v1", "MlpLstmPolicy", use_sde=True, sde_sample_freq=4, clip_range_vf=0.1)
     assert model.learn(200)._n_updates == 14
     assert model.plan.updates
-
-
-def without_velocities():
-    env = CartPoleEnv()
-    seen = spaces.Box(env.observation_space.low[::2], env.observation_space.high[::2])
-    return TimeLimit(TransformObservation(env, lambda observation: observation[::2], seen), 500)
-
-
-@pytest.mark.thorough
-def test_a_memory_balances_a_pole_whose_velocities_are_hidden():
-    env = VecNormalize(make_vec_env(without_velocities, 8, seed=1))
-    model = bridge.RecurrentPPO(
-        "MlpLstmPolicy",
-        env,
-        n_steps=128,
-        learning_rate=7e-4,
-        batch_size=256,
-        max_grad_norm=1,
-        gae_lambda=0.98,
-        policy_kwargs={"net_arch": {"vf": [64], "pi": []}, "lstm_hidden_size": 64, "ortho_init": False},
-        seed=1,
-        device="cpu",
-    ).learn(50_000)
-    env.training, env.norm_reward = False, False
-    assert evaluate_policy(model, env, 20, warn=False)[0] > 450

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-import stable_baselines3
 import torch
 from stable_baselines3.common.callbacks import (
     BaseCallback,
@@ -11,8 +10,6 @@ from stable_baselines3.common.callbacks import (
     EvalCallback,
     EveryNTimesteps,
     ProgressBarCallback,
-    StopTrainingOnMaxEpisodes,
-    StopTrainingOnRewardThreshold,
 )
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecNormalize
@@ -25,7 +22,6 @@ from tests.bridge.small_models import (
     N_STEPS,
     ROLLOUT,
     SB3,
-    SETTINGS,
     OnRolloutEnd,
     Recorder,
     make,
@@ -46,15 +42,6 @@ class Success(Counter):
 
 def kinds(tree):
     return jax.tree.map(lambda leaf: (type(leaf), tuple(leaf.shape), leaf.dtype), tree)
-
-
-def test_callbacks_are_called_as_by_sb3():
-    seen = []
-    for algorithm in (SB3, bridge.PPO):
-        recorder = Recorder()
-        make(algorithm=algorithm).learn(2 * ROLLOUT, callback=recorder)
-        seen.append((recorder.events, recorder.n_calls))
-    assert seen[0] == seen[1]
 
 
 def test_callbacks_see_the_steps_that_were_taken():
@@ -130,13 +117,6 @@ def test_clipped_actions_are_what_the_environments_got():
         np.testing.assert_allclose(step["clipped_actions"].sum(axis=1), step["rewards"], rtol=1e-6)
 
 
-def test_returning_false_stops_at_that_step():
-    model = make()
-    model.learn(10 * ROLLOUT, callback=lambda locals_, _: locals_["self"].num_timesteps < ROLLOUT + 3 * N_ENVS)
-    assert model.num_timesteps == ROLLOUT + 3 * N_ENVS
-    assert model._n_updates == SETTINGS["n_epochs"]
-
-
 @pytest.mark.parametrize("env", [lambda: JaxVecEnv(Success(), N_ENVS), make_env], ids=["own info", "no info"])
 def test_episodes_are_counted_alike_whether_a_callback_looks_or_not(env):
     looked, not_looked = (make(env(), stats_window_size=5).learn(3 * ROLLOUT, callback=c) for c in (Recorder(), None))
@@ -177,21 +157,6 @@ def test_sb3s_callbacks_work(tmp_path):
     assert [event for event in counter.events if isinstance(event, int)] == [40, 80, 120, 160]
 
 
-def test_stop_training_on_max_episodes():
-    stop, recorder = StopTrainingOnMaxEpisodes(2), Recorder()
-    model = make()
-    model.learn(100 * ROLLOUT, callback=[recorder, stop])
-    episodes = np.cumsum([step["dones"].sum() for step in recorder.steps])
-    assert episodes[-1] >= 2 * N_ENVS > episodes[-2]
-    assert model.num_timesteps == N_ENVS * len(episodes)
-
-
-def test_stop_training_on_a_reward_threshold():
-    stop = StopTrainingOnRewardThreshold(1.0)
-    evaluation = EvalCallback(make_env(seed=9), callback_on_new_best=stop, n_eval_episodes=1, eval_freq=5, verbose=0)
-    assert make().learn(10 * ROLLOUT, callback=evaluation).num_timesteps == 5 * N_ENVS
-
-
 def test_a_callback_that_changes_weights_or_returns_has_effect():
     def meddle(model):
         with torch.no_grad():
@@ -203,27 +168,6 @@ def test_a_callback_that_changes_weights_or_returns_has_effect():
     model.learn(ROLLOUT, callback=OnRolloutEnd(meddle))
     assert model.policy.value_net.bias.item() == pytest.approx(7, abs=0.01)
     assert model.logger.name_to_value["train/value_loss"] < 3
-
-
-@pytest.mark.parametrize("name", ["PPO", "A2C"])
-def test_the_logs_have_sb3s_keys_and_the_time_of_compilation(name, tmp_path, monkeypatch):
-    dump, keys = Logger.dump, []
-    for package in (stable_baselines3, bridge):
-        recorded = set()
-
-        def keep_and_dump(logger, step=0, recorded=recorded):
-            recorded.update(logger.name_to_value)
-            dump(logger, step)
-
-        monkeypatch.setattr(Logger, "dump", keep_and_dump)
-        env = make_vec_env("Pendulum-v1", N_ENVS, seed=0)
-        own = {"clip_range_vf": 0.2, "batch_size": 32} if name == "PPO" else {}
-        algorithm = getattr(package, name)
-        model = algorithm("MlpPolicy", env, n_steps=16, seed=0, tensorboard_log=str(tmp_path), **own)
-        model.learn(1024, log_interval=1)
-        keys.append(recorded)
-    assert keys[1] == keys[0] | {"time/compile_s"}
-    assert len(list(tmp_path.glob(f"{name}_*/events*"))) == 2
 
 
 def test_without_a_log_interval_nothing_is_dumped(monkeypatch):

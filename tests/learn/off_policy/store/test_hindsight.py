@@ -9,7 +9,6 @@ import jaxenvs
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn.off_policy.store.episode_index import Episodes
-from jaxenvs.learn.sweep import sweep
 
 
 def training(n_bits=6, **settings):
@@ -38,17 +37,6 @@ def test_what_hindsight_cannot_go_with_is_refused():
     policy = learn.DQNPolicy.of(env, (8,))
     with pytest.raises(TypeError, match=r"compute_reward\(achieved_goal, desired_goal, info\), but CartPole has none"):
         learn.Training(jaxenvs.VectorEnv(env, 2), policy, learn.DQN(hindsight=learn.Hindsight()), 100).init(key)
-
-
-@pytest.mark.thorough  # sweeps: tests/learn/test_sweep.py; of hindsight, by train_seeds, tests/bridge/algorithms
-def test_a_sweep_of_seeds_is_each_of_their_trainings():
-    begun = training(4, hindsight=learn.Hindsight(), learning_starts=20).replace(total_timesteps=200)
-    keys = jax.random.split(jax.random.key(0), 2)
-    swept = sweep(lambda key: learn.train(key, begun).state.learner, keys)
-    alone = jax.jit(learn.train)(keys[1], begun).state.learner
-    assert int(alone.num_updates) > 40
-    for both, one in zip(jax.tree.leaves(swept.params), jax.tree.leaves(alone.params), strict=True):
-        np.testing.assert_allclose(both[1], one, rtol=1e-4, atol=1e-6)
 
 
 def success(**settings):
