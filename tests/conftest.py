@@ -35,6 +35,20 @@ MOST_MAPPINGS = 25_000
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leave in `make test` the cases of thorough tests that `@pytest.mark.thorough(but=[...])` names by their ids."""
+    named, there = set(), set()
+    for item in items:
+        kept = [id for mark in item.iter_markers("thorough") for id in mark.kwargs.get("but", ())]
+        named.update((item.path, item.originalname, id) for id in kept)
+        if kept and item.callspec.id in kept:
+            there.add((item.path, item.originalname, item.callspec.id))
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "thorough"]
+    if named != there and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"no test has the cases {sorted(map(str, named - there))}")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
     """Seed the global generators before each test: PyTorch's weights do not depend on the tests that ran before."""
     set_random_seed(0)

@@ -64,6 +64,7 @@ def test_both_sides_of_a_raw_rollout_do_the_same(env_id):
     assert [leaf.shape[:2] for leaf in ours] == [(num_steps, num_envs)] * 3
 
 
+@pytest.mark.thorough
 def test_a_compiled_rollout_goes_on_where_it_stopped_and_compiles_no_more():
     env_id, num_envs = "CartPole-v1", 64
     side = stepping.compiled(stepping.jaxenvs_functional(env_id, num_envs), stepping.draw_actions(env_id, 8, num_envs))

@@ -82,6 +82,7 @@ def test_the_interval_is_of_the_interquartile_means():
     assert learning.interval([5.0] * 4, [3.0] * 10) == (2, 2)
 
 
+@pytest.mark.thorough
 def test_seeds_needed_grow_with_the_spread():
     assert learning.seeds_needed([500.0] * 8, margin=24) == 5
     # The standard error of an IQM of n draws is 1.39 standard deviations / sqrt(n) here. Half of the differences of two

@@ -87,6 +87,7 @@ def test_a_peer_trains(name):
         assert "jax" in worker.versions
 
 
+@pytest.mark.thorough
 def test_an_sb3_training_goes_on_by_its_iterations():
     model = tiny_model()
     prepared = sb3_training(model, SETTING, iterations=3, compiles=False)

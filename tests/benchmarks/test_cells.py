@@ -60,6 +60,7 @@ def cell_side(cell, side=STOCK):
     return trained
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("callback", tiered(cells.CALLBACKS, callbacks.EVALUATION))
 def test_a_run_in_which_a_callback_fires_too_rarely_is_an_error(callback):
     trained = cell_side(cells.callback_cell("A2C", GYMNASIUM, callback))
@@ -77,6 +78,7 @@ def test_a_callback_that_announces_its_steps_is_shown_them_on_both_sides():
     assert all(each["ends of episodes"] > EVENTS for each in counts)
 
 
+@pytest.mark.thorough
 def test_learn_is_called_for_each_rollout(monkeypatch):
     trained = cell_side(cells.short_cell("PPO", cells.FLAT[0], GYMNASIUM))
     called, before = [], trained.model.num_timesteps

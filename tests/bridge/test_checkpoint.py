@@ -23,6 +23,7 @@ def run(*arguments):
     return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True)
 
 
+@pytest.mark.thorough
 def test_a_killed_process_continues_bit_for_bit(tmp_path):
     whole = run(tmp_path / "whole.zip", tmp_path / "whole.pt")
     assert whole.returncode == 0, whole.stderr

@@ -8,6 +8,7 @@ from bridge import configuration
 from tests.packaging.fresh_process import output, python
 
 
+@pytest.mark.thorough
 def test_jax_that_ran_before_the_import_is_told_of():
     out, err = output(
         python("import jax; jax.numpy.ones(1)\nimport jaxenvs, bridge; print(bridge.configuration.__name__)")
@@ -64,6 +65,7 @@ print(round(weights.item(), 3), vars(plain)["__dynamo_disable"] is not plain, "t
 """
 
 
+@pytest.mark.thorough
 def test_models_do_without_dynamo_and_the_users_torch_compile_works_as_before(tmp_path):
     code = TRAIN.replace("sys.argv[1]", repr(str(tmp_path / "model")))
     assert output(python(code, **COMPILED_BEFORE))[0].split() == ["False", "False", "3.0", "0.999", "True", "True"]

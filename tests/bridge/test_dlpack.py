@@ -15,6 +15,7 @@ from bridge import to_jax, to_torch
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "float16", "float32"]
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     array=st.sampled_from(DTYPES).flatmap(

@@ -80,11 +80,13 @@ def test_an_environment_that_has_been_made_is_one_and_keeps_its_arguments(argume
         make_vec_env(env, **arguments)
 
 
+@pytest.mark.thorough
 def test_auto_takes_jax_for_a_few_of_box2ds_worlds_too():
     assert type(make_vec_env("LunarLander-v3", 1)) is JaxVecEnv
     assert type(bridge.PPO("MlpPolicy", "LunarLander-v3", n_steps=8, batch_size=8).env) is JaxVecEnv
 
 
+@pytest.mark.thorough(but=["LunarLanderContinuous-v3"])
 @pytest.mark.parametrize("env_id", ["LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3"])
 def test_box2d_is_gymnasiums_on_a_gpu_and_the_log_says_so(env_id, monkeypatch, caplog):
     monkeypatch.setattr(bridge.environment_ids.jax, "default_backend", lambda: "gpu")
@@ -200,6 +202,7 @@ def with_limit(env, limit):
     return TimeLimit(env, limit)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("backend", "wrapper"),
     [("serial", None), ("serial", with_limit), ("process", with_limit)],

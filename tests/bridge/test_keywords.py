@@ -89,6 +89,7 @@ def rewards_and_observations(env, actions):
     return [np.asarray(part) for pair in found for part in pair]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("env_id", "kwargs"),
     [

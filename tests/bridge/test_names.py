@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.packaging.installed import CHECKOUT
 
 # What to write instead. The first pattern also finds parts of names, as in `lane_keys` or `AllLanesVecEnv`.
@@ -28,6 +30,7 @@ def retired_in(path):
                 yield f"{path.relative_to(CHECKOUT)}:{number}: {found[0]!r}: write {better}"
 
 
+@pytest.mark.thorough
 def test_retired_names_do_not_come_back():
     paths = sorted((CHECKOUT / "bridge").rglob("*.py"))
     found = [each for path in paths for each in retired_in(path)]

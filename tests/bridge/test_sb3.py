@@ -21,6 +21,7 @@ from tests.environments import Counter
 TINY = {"n_steps": 8, "batch_size": 16, "n_epochs": 1, "seed": 0}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("policy", "observation_kind", "action_kind"),
     [
@@ -38,6 +39,7 @@ def test_ppo_trains_on_every_kind_of_observation_and_action(policy, observation_
     assert model.ep_info_buffer[0]["l"] == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("algorithm", "id", "arguments"),
     [
@@ -107,6 +109,7 @@ def test_the_same_seed_trains_to_the_same_weights():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_many_steps_do_not_grow_the_memory():
     env = make_vec_env("CartPole-v1", 8, seed=0)

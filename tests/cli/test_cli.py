@@ -35,6 +35,7 @@ def command(*arguments):
     return [sys.executable, "-c", "from jaxenvs.cli import main; main()", *arguments]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arguments", [["list"], ["list", "--help"]], ids=" ".join)
 def test_a_reader_who_has_enough_ends_the_command_quietly(arguments):
     process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
@@ -126,6 +127,7 @@ def test_bench_outside_a_checkout_says_so(tmp_path, monkeypatch, capsys):
     assert "source checkout" in error_of(capsys, "bench")
 
 
+@pytest.mark.thorough
 def test_as_a_module_it_ends_in_one_line_too(tmp_path):
     command = [sys.executable, "-m", "jaxenvs.cli", "evaluate", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -138,6 +140,7 @@ def test_version_is_printed(capsys):
     assert capsys.readouterr().out.startswith("jaxenvs ")
 
 
+@pytest.mark.thorough
 def test_without_torch_what_does_not_need_it_works():
     code = """
 import sys

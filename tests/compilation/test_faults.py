@@ -88,6 +88,7 @@ def of_own_suites():
     return [id for id in found if ".box2d." not in type(jaxenvs.make(id).unwrapped).__module__]
 
 
+@pytest.mark.thorough(but=["CartPole-v1", "MinAtar/Asterix-v1"])
 @pytest.mark.parametrize("env_id", of_own_suites())
 def test_no_environment_computes_what_some_versions_compute_wrong(env_id):
     venv = jaxenvs.make_vec(env_id, 2**10)
@@ -100,6 +101,7 @@ def test_no_environment_computes_what_some_versions_compute_wrong(env_id):
     assert not shifted_updates(text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["PPO", "RecurrentPPO", "DQN", "SAC"])
 def test_no_training_computes_what_some_versions_compute_wrong(name):
     training = TRAININGS[name]

@@ -92,12 +92,14 @@ def run(script, monkeypatch, flags):
     return result.stdout.splitlines(), result.stderr.count("said jaxlib")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_flags_are_there_until_xla_has_read_them(name, monkeypatch):
     flags, script, shown, is_told = CASES[name]
     assert run(BEGIN + script, monkeypatch, flags) == (shown, int(is_told))
 
 
+@pytest.mark.thorough
 def test_what_users_compile_is_right(monkeypatch):
     monkeypatch.delenv("JAXENVS_GUARD")
     script = (
@@ -108,6 +110,7 @@ def test_what_users_compile_is_right(monkeypatch):
     assert run(script, monkeypatch, "") == (["0 0 False"], 0)
 
 
+@pytest.mark.thorough
 def test_the_versions_that_have_a_fault_by_default_are_known(monkeypatch):
     monkeypatch.setenv("JAXENVS_GUARD", "0")
     script = (

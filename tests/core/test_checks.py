@@ -38,6 +38,7 @@ class Walk(Environment):
         return State(x), TimeStep.create(x, 1.0, x[0] > 5)
 
 
+@pytest.mark.thorough
 def test_check_env_passes_what_is_right():
     check_env(environment(Walk)())
     check_env(Counter(observation_kind="dict", action_kind="box"))

@@ -46,6 +46,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_fork_is_refused_if_jax_ran_before_it_and_works_if_not(tmp_path):
     script = tmp_path / "fork.py"

@@ -25,6 +25,7 @@ jax.monitoring.register_event_listener(lambda name, **_: hits.append(name) if na
 """
 
 
+@pytest.mark.thorough
 def test_compiled_functions_are_kept_in_the_users_cache_folder_and_found_again(tmp_path):
     code = f"{BEGIN}\nprint(cache.configure(cache=True)); {COMPILE} print(len(hits))"
     folder, result, hits = output(python(code, XDG_CACHE_HOME=str(tmp_path)))[0].split()
@@ -40,6 +41,7 @@ def test_compiled_functions_are_kept_in_the_users_cache_folder_and_found_again(t
         assert err == ""
 
 
+@pytest.mark.thorough
 def test_a_damaged_file_is_compiled_again(tmp_path):
     code = f"{BEGIN}\nprint(cache.configure(cache={str(tmp_path)!r})); {COMPILE} print(len(hits))"
     folder, result, _ = output(python(code))[0].split()
@@ -135,6 +137,7 @@ def test_a_loaded_model_uses_the_cache_by_default(jax_without_cache, tmp_path, m
     assert jax_without_cache["jax_compilation_cache_dir"].startswith(f"{tmp_path}/jaxenvs/jaxlib-")
 
 
+@pytest.mark.thorough
 def test_an_import_configures_nothing_and_the_users_own_cache_is_heeded(tmp_path):
     imports = (
         "import jax, jaxenvs, bridge, jaxenvs.learn.sweep; jaxenvs.make_vec('CartPole-v1', 2); bridge.make_vec_env"

@@ -27,6 +27,7 @@ def test_each_episode_counts_once_however_long_it_is():
     assert str(result) == "10.5 ± 7.0 over 4 episodes"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("autoreset", jaxenvs.AutoresetMode)
 def test_max_steps_truncates(autoreset):
     result = evaluate(VectorEnv(Counter(length=10), 2, autoreset), two, jax.random.key(0), max_steps=4)
@@ -36,6 +37,7 @@ def test_max_steps_truncates(autoreset):
     np.testing.assert_array_equal(exact.terminated & ~exact.truncated, [True, True])
 
 
+@pytest.mark.thorough
 def test_an_episode_is_that_of_a_rollout():
     venv = jaxenvs.make_vec("CartPole-v1", 8)
 
@@ -48,6 +50,7 @@ def test_an_episode_is_that_of_a_rollout():
     np.testing.assert_array_equal(result.lengths, first_ends + 1)
 
 
+@pytest.mark.thorough
 def test_a_policy_with_a_state():
     venv = VectorEnv(Counter(length=5), 3)
     result = evaluate(venv, counting_policy, jax.random.key(0), max_steps=9, policy_state=jnp.full(3, 100))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from jaxenvs import jax_names
 
@@ -32,6 +33,7 @@ def test_it_is_known_whether_jax_has_run():
     assert jax_names.has_run() is True
 
 
+@pytest.mark.thorough
 def test_without_the_private_names_everything_can_be_imported():
     code = (
         "import jax._src.xla_bridge as private; del private.backends_are_initialized\n"

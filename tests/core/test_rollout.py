@@ -18,6 +18,7 @@ def random_policy(space, num_envs):
     return policy
 
 
+@pytest.mark.thorough
 def test_the_trajectory_links_observations_actions_and_what_came_of_them():
     venv = VectorEnv(Counter(length=4), 3)
     policy = random_policy(venv.env.action_space, 3)
@@ -29,6 +30,7 @@ def test_the_trajectory_links_observations_actions_and_what_came_of_them():
     np.testing.assert_array_equal(last.observation, trajectory.timestep.observation[-1])
 
 
+@pytest.mark.thorough
 def test_rollouts_continue_where_the_one_before_ended():
     venv = VectorEnv(Counter(length=4), 3)
 
@@ -50,6 +52,7 @@ def counting_policy(key, observation, count, episode_start):
     return jnp.minimum(count, 2), count
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("autoreset", jaxenvs.AutoresetMode)
 def test_a_policy_with_a_state_is_told_where_episodes_begin(autoreset):
     venv = VectorEnv(Counter(length=4), 3, autoreset)
@@ -61,6 +64,7 @@ def test_a_policy_with_a_state_is_told_where_episodes_begin(autoreset):
     assert count.shape == (3,)
 
 
+@pytest.mark.thorough
 def test_a_policy_with_a_state_continues_where_the_rollout_before_ended():
     venv = VectorEnv(Counter(length=4), 3)
     start = venv.reset(jax.random.key(1))
@@ -71,6 +75,7 @@ def test_a_policy_with_a_state_continues_where_the_rollout_before_ended():
     chex.assert_trees_all_equal(joined, whole)
 
 
+@pytest.mark.thorough
 def test_seeds_and_physical_parameters_are_swept_by_vmap():
     def mean_length(key, force):
         venv = jaxenvs.make_vec("CartPole-v1", 8, force_magnitude=force)

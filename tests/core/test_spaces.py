@@ -84,6 +84,7 @@ def samples(space: Space, number: int = 200, seed: int = 0) -> Any:
     return jax.jit(jax.vmap(partial(spaces.sample, space)))(jax.random.split(jax.random.key(seed), number))
 
 
+@pytest.mark.thorough
 @given(any_space)
 @few_examples
 def test_a_sample_is_a_member(space: Space) -> None:
@@ -102,6 +103,7 @@ def test_a_sample_has_the_dtypes_that_jax_gives_the_space(space: Space) -> None:
     assert jax.tree.leaves(traced) == jax.tree.leaves(expected)
 
 
+@pytest.mark.thorough
 @given(any_space, st.integers(0, 2**31 - 1))
 @examples
 def test_flatten_agrees_with_gymnasium(space: Space, seed: int) -> None:
@@ -114,6 +116,7 @@ def test_flatten_agrees_with_gymnasium(space: Space, seed: int) -> None:
     np.testing.assert_allclose(flat, np.asarray(gymnasium.spaces.flatten(space, value), np.float32), rtol=1e-6)
 
 
+@pytest.mark.thorough
 @given(leaves, st.data())
 @few_examples
 def test_contains_agrees_with_gymnasium_around_the_bounds(space: Space, data: st.DataObject) -> None:
@@ -151,6 +154,7 @@ COUNTABLE = [
 ]
 
 
+@pytest.mark.thorough
 def test_every_value_is_drawn_equally_often() -> None:
     number = 20_000
     for space, drawn in zip(COUNTABLE, samples(Tuple(COUNTABLE), number)):
@@ -184,6 +188,7 @@ def test_a_box_has_the_distributions_of_gymnasium_element_by_element() -> None:
     assert abs(np.corrcoef(drawn.T) - np.eye(4)).max() < 0.03
 
 
+@pytest.mark.thorough
 def test_an_integer_box_without_bounds_is_drawn_as_gymnasium_does() -> None:
     low, high = np.array([-np.inf, 5, -np.inf, 0]), np.array([np.inf, np.inf, 5, 9])
     space = Box(low, high, dtype=np.int32)
@@ -196,6 +201,7 @@ def test_an_integer_box_without_bounds_is_drawn_as_gymnasium_does() -> None:
     assert set(drawn[:, 3]) == set(range(10))
 
 
+@pytest.mark.thorough
 def test_under_x64_samples_have_64_bits(x64: None) -> None:
     assert spaces.sample(Discrete(2**40), jax.random.key(0)).dtype == jnp.int64
     assert spaces.sample(Box(-1, 1, dtype=np.float64), jax.random.key(0)).dtype == jnp.float64

@@ -93,6 +93,7 @@ def test_both_kinds_of_end_occur_and_the_final_observation_survives_the_reset(sa
     np.testing.assert_array_equal(timesteps.observation[~done], timesteps.final_observation[~done])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunk", tiered([1, 3, 8, 64], 3))
 def test_resets_of_ended_environments_only_give_the_bits_of_resets_of_all(monkeypatch, same_step, chunk):
     monkeypatch.setattr(vector, "FEWEST_ENVS_TO_SEARCH", 10_000)
@@ -105,6 +106,7 @@ def test_resets_of_ended_environments_only_give_the_bits_of_resets_of_all(monkey
 
 
 # Each class once: ids that differ in a limit or in the actions that they leave out differ in no bit.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "id",
     tiered(
@@ -128,6 +130,7 @@ def test_the_bits_are_the_same_for_every_environment(monkeypatch, id):
     assert_trees_equal(searched, unroll(venv, actions))
 
 
+@pytest.mark.thorough
 @settings(max_examples=20, deadline=None)
 @given(mask=st.lists(st.booleans(), min_size=17, max_size=17), chunk=st.sampled_from([1, 4, 17, 30]))
 def test_exactly_the_masked_environments_are_replaced(mask, chunk):
@@ -141,6 +144,7 @@ def test_exactly_the_masked_environments_are_replaced(mask, chunk):
     np.testing.assert_array_equal(got["y"], np.where(mask[:, None], fresh["y"], old["y"]))
 
 
+@pytest.mark.thorough
 def test_an_environment_does_not_depend_on_how_many_there_are(same_step):
     _, many = same_step
     _, few = unroll(VectorEnv(TimeLimit(CartPole(), 30), 3), ACTIONS[:, :3])
@@ -180,6 +184,7 @@ def test_same_step_hides_nothing_of_the_step_that_ends():
     np.testing.assert_array_equal(timesteps.episode_return[:, 0], [0, 1, 2, 3, 1, 2, 3, 1])
 
 
+@pytest.mark.thorough
 def test_disabled_never_resets_until_restart_does():
     venv = VectorEnv(Counter(length=3), 2, AutoresetMode.DISABLED)
     state, timestep = venv.reset(jax.random.key(0))
@@ -195,6 +200,7 @@ def test_disabled_never_resets_until_restart_does():
     np.testing.assert_array_equal(state.episode, [1, 0])
 
 
+@pytest.mark.thorough
 def test_a_batch_of_environments_gives_every_environment_its_own_parameters():
     gravity = jnp.array([5.0, 9.8, 20.0])
     batch = jax.vmap(lambda g: TimeLimit(CartPole(gravity=g), 30))(gravity)
@@ -206,6 +212,7 @@ def test_a_batch_of_environments_gives_every_environment_its_own_parameters():
         np.testing.assert_allclose(together.observation[:, index], alone.observation[:, index], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_batch_restarts_each_one_with_its_own_environment(monkeypatch):
     monkeypatch.setattr(vector, "FEWEST_ENVS_TO_SEARCH", 1)
     batch = jax.vmap(lambda length: Counter(length=length))(jnp.array([2, 3, 4]))
@@ -213,6 +220,7 @@ def test_a_batch_restarts_each_one_with_its_own_environment(monkeypatch):
     np.testing.assert_array_equal(timesteps.done.sum(axis=0), [6, 4, 3])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_envs", tiered([4, 40], 40))
 def test_returns_are_differentiable_through_the_reset_of_some_environments(num_envs):
     # Every environment ends at its third step, and starts again from a state that does not depend on the force.
@@ -231,6 +239,7 @@ def test_returns_are_differentiable_through_the_reset_of_some_environments(num_e
         np.testing.assert_allclose(reverse, 0.0195 * steps_that_count, rtol=0.02)
 
 
+@pytest.mark.thorough
 def test_step_and_reset_make_a_legal_carry_that_compiles_once():
     venv = jaxenvs.make_vec("CartPole-v1", 4)
     step = jax.jit(chex.assert_max_traces(venv.step, n=1))
@@ -241,6 +250,7 @@ def test_step_and_reset_make_a_legal_carry_that_compiles_once():
     assert jax.tree.map(jax.typeof, timestep) == shapes
 
 
+@pytest.mark.thorough
 def test_x64_makes_everything_but_observations_float64(x64):
     state, timestep = jaxenvs.make_vec("CartPole-v1", 4).reset(jax.random.key(0))
     assert timestep.reward.dtype == timestep.episode_return.dtype == state.env_states.inner.x.dtype == jnp.float64

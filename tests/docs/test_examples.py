@@ -20,6 +20,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SCRIPTS = sorted(EXAMPLES.rglob("*.py"))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("script", tiered(SCRIPTS, EXAMPLES / "pure_jax_loop.py"), ids=lambda path: path.stem)
 def test_script_runs(script, tmp_path):

@@ -100,6 +100,7 @@ def run(codes, folder, **environment):
     )
 
 
+@pytest.mark.thorough(but=["README.md"])
 @pytest.mark.slow
 @pytest.mark.parametrize("page", tiered(BLOCKS, *ALWAYS))
 def test_the_code_of_a_page_runs(page, tmp_path):
@@ -118,6 +119,7 @@ def test_the_code_of_a_page_runs(page, tmp_path):
             assert float(printed) >= 475, printed
 
 
+@pytest.mark.thorough
 def test_a_warning_of_ours_is_an_error(tmp_path):
     late = "import jax\njax.numpy.zeros(1)\nimport bridge"
     result = run(["import warnings\nwarnings.warn('not of ours')", late], tmp_path)
@@ -154,6 +156,7 @@ def test_the_plots_are_those_of_the_results():
         assert plots.shown(plots.FOLDER / f"{name}.svg") == json.loads(json.dumps(figure(results))), name
 
 
+@pytest.mark.thorough
 def test_plots_are_drawn_twice_the_same(tmp_path):
     results = docs.read()
     for folder in ("once", "twice"):

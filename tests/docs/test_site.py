@@ -26,10 +26,12 @@ def built(site, **changes):
     return site
 
 
+@pytest.mark.thorough
 def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere(tmp_path):
     assert (built(tmp_path) / "index.html").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["[nowhere](nowhere.md)", "[no heading](index.md#no-heading)"])
 def test_a_dead_link_is_an_error(tmp_path, text):
     docs = tmp_path / "docs"

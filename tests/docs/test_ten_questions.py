@@ -72,6 +72,7 @@ def clicks(site, page):
     return {"" if target == "." else f"{target}/" for target in targets}
 
 
+@pytest.mark.thorough
 def test_each_answer_is_two_clicks_from_the_start(site):
     first = clicks(site, "")
     second = first.union(*(clicks(site, page) for page in first if (site / page / "index.html").exists()))
@@ -94,6 +95,7 @@ def results(site):
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("query", QUESTIONS)
 def test_the_search_finds_the_answer_among_its_first_results(query, results):
     pages = [place.partition("#")[0] for place in results[query][:FIRST_RESULTS]]

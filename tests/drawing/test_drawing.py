@@ -121,6 +121,7 @@ def test_a_pixel_takes_as_much_of_the_color_as_the_shape_covers(name: str, paint
     assert np.abs(found - truth)[at_edges].mean() < 0.05
 
 
+@pytest.mark.thorough
 def test_shapes_cover_those_before_them() -> None:
     canvas = blank().box(-1.0, 1.0, -1.0, 1.0, RED).circle((1.0, 0.5), 0.5, BLUE)
     picture = np.asarray(canvas.picture())
@@ -130,6 +131,7 @@ def test_shapes_cover_those_before_them() -> None:
     assert tuple(picture[0, 0]) == WHITE
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("height", "width"), tiered([(1, 1), (1, 9), (7, 2)], (1, 9), (7, 2)))
 def test_pictures_have_any_size(height: int, width: int) -> None:
     canvas = Canvas.blank(height, width, 0.0, 1.0, 0.0, 1.0, (10, 20, 30)).box(0.0, 1.0, 0.0, 0.5, BLACK)
@@ -148,6 +150,7 @@ def differ_by(ours: Any, theirs: Any) -> int:
     return int(np.abs(np.asarray(ours, int) - np.asarray(theirs, int)).max())
 
 
+@pytest.mark.thorough
 def test_a_batch_is_the_loop_and_compiling_changes_nothing() -> None:
     """But for what rounding may do to a byte: XLA rounds a product and a sum once or twice."""
     places = jnp.linspace(-1.5, 3.5, 5)
@@ -158,6 +161,7 @@ def test_a_batch_is_the_loop_and_compiling_changes_nothing() -> None:
     assert differ_by(together[0], together[1]) == 255
 
 
+@pytest.mark.thorough
 def test_pictures_are_the_same_with_x64(x64: None) -> None:
     with jax.enable_x64(False):
         expected = jax.jit(scene)(0.7)
@@ -183,6 +187,7 @@ def test_what_is_put_on_a_part_is_what_would_be_on_the_whole() -> None:
         np.testing.assert_allclose(part, whole, rtol=0, atol=1)  # another compiled function may round differently
 
 
+@pytest.mark.thorough
 def test_a_background_is_made_once_for_a_batch() -> None:
     """A background is painted while tracing if its arguments are numbers, else in the compiled function.
 
@@ -237,6 +242,7 @@ def shrunk(picture: np.ndarray) -> np.ndarray:
     return picture.reshape(height // 4, 4, width // 4, 4, 3).mean((1, 3))
 
 
+@pytest.mark.thorough(but=["MountainCarContinuous-v0", "Acrobot-v1"])
 @pytest.mark.parametrize("id", REACH)
 def test_a_picture_is_gymnasiums(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean differences of shrunk pictures, of 255: below 0.5, where pictures of other states differ by more than 1."""
@@ -271,6 +277,7 @@ def test_a_picture_is_gymnasiums(id: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert np.abs(ours - np.roll(theirs, 1, axis=0)).mean() > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", tiered(REACH, "Acrobot-v1", "CartPole-v1"))
 def test_a_picture_has_any_size_and_environments_may_have_different_parameters(id: str) -> None:
     env = jaxenvs.make(id).unwrapped

@@ -57,6 +57,7 @@ def as_number(card: int) -> float:
     return (card - 0.5) / 13
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", RULES, ids=str)
 def test_whole_games_of_blackjack(case: Case) -> None:
     reference: Any = case.reference().unwrapped
@@ -104,6 +105,7 @@ def test_the_dealer_never_needs_more_cards_than_are_drawn() -> None:
     assert max(hands) == MOST_DEALER_DRAWS
 
 
+@pytest.mark.thorough
 def test_cards_are_as_likely_as_in_the_reference() -> None:
     """At the start, in the dealer's hand to its end, and of a hit: to five standard deviations."""
     deck = np.array([0, *[1] * 9, 4]) / 13

@@ -37,6 +37,7 @@ def last_observation(env: jaxenvs.Environment[Any], key: jax.Array, action: jax.
     return timestep.observation
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "env",
     [
@@ -49,6 +50,7 @@ def test_variants_keep_the_contract(env: jaxenvs.Environment[Any]) -> None:
     jaxenvs.check_env(env)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", PARAMETERS)
 def test_far_past_the_end_is_no_nan(id: str) -> None:
     env = jaxenvs.make(id)
@@ -63,6 +65,7 @@ def test_far_past_the_end_is_no_nan(id: str) -> None:
         assert not jnp.isnan(leaf).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("id", "name"), tiered(PARAMETERS.items(), *[*PARAMETERS.items()][1:]))
 def test_gradient_with_respect_to_a_parameter(id: str, name: str, x64: None) -> None:
     """Finite, and the slope that two nearby parameters show; in the state, as observations are float32."""
@@ -82,6 +85,7 @@ def test_gradient_with_respect_to_a_parameter(id: str, name: str, x64: None) -> 
     np.testing.assert_allclose(gradient, slope, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("id", "name"), tiered(PARAMETERS.items(), ("CartPole-v1", "pole_mass"), ("Pendulum-v1", "mass"))
 )
@@ -105,6 +109,7 @@ def test_acrobot_without_noise_holds_no_key() -> None:
     assert len(jax.tree.leaves(state)) == 4
 
 
+@pytest.mark.thorough
 def test_acrobot_noise_is_its_key() -> None:
     """The same key gives the same noise, the next step another one; all of it lies within the bounds."""
     env, quiet, none = jaxenvs.Acrobot(torque_noise_max=0.5), jaxenvs.Acrobot(), jnp.asarray(1)

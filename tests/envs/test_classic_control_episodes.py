@@ -84,6 +84,7 @@ def _play_all(env: Any, state: Any, actions: jax.Array) -> Any:
     return jax.vmap(episode)(state, actions)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", tiered(sorted(POLICIES), "Acrobot-v1", "CartPole-v1", "Pendulum-v1"))
 def test_whole_episodes(id: str, x64: None, no_rounding: None) -> None:
     """The same start and the same actions give the same episode, to its end.
@@ -110,6 +111,7 @@ def test_whole_episodes(id: str, x64: None, no_rounding: None) -> None:
         assert difference(id, rows[i, :length], episode["state"]).max() < 1e-8
 
 
+@pytest.mark.thorough
 def test_balanced_pole(x64: None) -> None:
     """500 steps of CartPole-v1, each side with the policy on its own observations.
 

@@ -263,6 +263,7 @@ def assert_close_in_float32(case: Case, states: np.ndarray, got: Steps, expected
 
 
 # What rounds in float32, all cases of an id do.
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", tiered(CASES, *(case for case in CASES if not case.parameters)), ids=str)
 def test_step_in_float32(case: Case, no_rounding: None) -> None:
     states, actions = states_and_actions(case.id, np.float32)
@@ -299,6 +300,7 @@ def test_acrobot_with_the_draws_of_the_reference(x64: None) -> None:
         assert (timestep.reward, timestep.terminated) == (reward, terminated)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", IDS)
 def test_start_states(id: str) -> None:
     """Bounds, means, deviations and correlations of 2000 starts on each side."""

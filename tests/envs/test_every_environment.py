@@ -30,6 +30,7 @@ OTHER_PATHS = ("BitFlippingContinuous-v0", "CliffWalkingSlippery-v1")
 GOLDEN = ("Acrobot-v1", "CartPole-v1", "Pendulum-v1", "ArmReach-v0", "BitFlipping-v0", "Taxi-v4", "FrozenLake-v1")
 
 
+@pytest.mark.thorough(but=["CartPole-v1", "Taxi-v4"])
 @pytest.mark.parametrize(
     "id", tiered(WITHOUT_BOX2D, *EACH_CLASS, *OTHER_PATHS, "MinAtar/Breakout-v1", "MinAtar/Seaquest-v1")
 )
@@ -37,6 +38,7 @@ def test_keeps_the_contract_in_float32(id: str) -> None:
     jaxenvs.check_env(jaxenvs.make(id))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", tiered(WITHOUT_BOX2D, "CartPole-v1", "Acrobot-v1", "MinAtar/Breakout-v1"))
 def test_keeps_the_contract_in_float64(id: str, x64: None) -> None:
     jaxenvs.check_env(jaxenvs.make(id))
@@ -60,6 +62,9 @@ def start_and_step(env: Any, key: jax.Array, actions: Any) -> Any:
     return start, jax.lax.scan(env.step, start, actions)[0]
 
 
+@pytest.mark.thorough(
+    but=["MountainCarContinuous-v0", "FrozenLake-v1", "CliffWalking-v1", "Taxi-v4", "Blackjack-v1", "ArmReach-v0"]
+)
 @pytest.mark.parametrize("id", tiered(DRAWN, *EACH_CLASS))
 def test_picture_shows_the_state(id: str) -> None:
     env = jaxenvs.make(id)
@@ -74,6 +79,7 @@ def test_picture_shows_the_state(id: str) -> None:
     assert (first == env.render(start)).all()
 
 
+@pytest.mark.thorough(but=["CartPole-v1"])
 @pytest.mark.parametrize("id", tiered([id for id in golden.load() if id != "platform"], *GOLDEN))
 def test_golden_rollout(id: str) -> None:
     """The same bits where the recorded ones were made; elsewhere the same numbers, roughly."""

@@ -22,6 +22,7 @@ IDS = [spec.id for spec in goals.ENVIRONMENTS]
 all_ids = pytest.mark.parametrize("id", IDS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", tiered(IDS, "ArmReach-v0", "BitFlipping-v0"))
 def test_the_reward_of_a_step_is_that_of_its_goals_and_of_many_at_once(id: str) -> None:
     venv = jaxenvs.make_vec(id, 64)
@@ -155,6 +156,7 @@ def arm_step(theta_1: float, theta_2: float, goal: tuple[float, float], action: 
     return joints, tip, 0.0 if math.dist(tip, goal) <= 0.05 else -1.0
 
 
+@pytest.mark.thorough
 def test_arm_moves_as_its_kinematics_say() -> None:
     rng = np.random.default_rng(0)
     theta = rng.uniform(-math.pi, math.pi, (2000, 2)).astype(np.float32)

@@ -50,6 +50,7 @@ def equal(tree: Any, other: Any) -> bool:
     return all(bool((a == b).all()) for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True))
 
 
+@pytest.mark.thorough
 @one_game
 def test_minimal_action_is_one_of_the_six(name: str) -> None:
     all_six, minimal = make(name, 0), make(name, 1)
@@ -63,6 +64,7 @@ def test_minimal_action_is_one_of_the_six(name: str) -> None:
         assert equal(after, step_six(state, jnp.asarray(action))[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(NAMES, "Breakout", "Asterix"))
 def test_a_game_that_is_over_stands_still(name: str, keys: jax.Array) -> None:
     _, _, timestep = walk(make(name), keys)
@@ -78,6 +80,7 @@ def test_a_game_that_is_over_stands_still(name: str, keys: jax.Array) -> None:
     assert not same[~after[:, 1:]].all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(NAMES, "Breakout", "Freeway"))
 def test_actions_stick_as_often_as_told(name: str, keys: jax.Array) -> None:
     env = make(name)
@@ -129,6 +132,7 @@ def test_random_numbers_have_the_rules_distributions() -> None:
     np.testing.assert_allclose(shares(below(jax.random.bits(jax.random.key(0), (20_000,)), 7)), 1 / 7, atol=0.02)
 
 
+@pytest.mark.thorough
 def test_asterix_gets_faster_only_with_ramping(keys: jax.Array) -> None:
     for ramping in (False, True):
         env = make("Asterix", difficulty_ramping=ramping)
@@ -136,6 +140,7 @@ def test_asterix_gets_faster_only_with_ramping(keys: jax.Array) -> None:
         assert (np.asarray(state.spawn_speed[:, -1]) < 10).any() == ramping
 
 
+@pytest.mark.thorough
 @one_game
 def test_picture_shows_the_observation(name: str, keys: jax.Array) -> None:
     """Black where no channel is set; elsewhere a colour a channel, that of the last."""
@@ -158,6 +163,7 @@ def test_picture_shows_the_observation(name: str, keys: jax.Array) -> None:
     assert (one[20::40, 20::40] == pictures[0][1::3, 2::4]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(NAMES, "Breakout", "Seaquest"))
 def test_leaves_of_a_start_share_no_buffer(name: str) -> None:
     """A state that was made outside of a compiled function could otherwise not be donated to it."""

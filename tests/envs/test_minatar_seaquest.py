@@ -70,6 +70,7 @@ def test_a_bullet_takes_a_fish_before_a_submarine_and_the_oldest_of_them(started
         assert set(np.flatnonzero(np.asarray(state.enemy_x) != NOWHERE).tolist()) == left
 
 
+@pytest.mark.thorough
 def test_the_slot_of_the_next_enemy_is_empty() -> None:
     """Also of its bullet. In games that are as fast as they get, and that nothing ends."""
 

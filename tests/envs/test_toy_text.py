@@ -30,16 +30,19 @@ def walk(env: Any, key: jax.Array, actions: jax.Array) -> Any:
     return start, jax.lax.scan(env.step, start[0], actions)
 
 
+@pytest.mark.thorough
 @all_variants
 def test_variants_keep_the_contract_in_float64(name: str, x64: None) -> None:
     jaxenvs.check_env(VARIANTS[name])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["FrozenLake", "Taxi"])
 def test_variants_keep_the_contract_in_float32(name: str) -> None:
     jaxenvs.check_env(VARIANTS[name])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", ["FrozenLake-v1", "Blackjack-v1"])
 def test_past_the_end_nothing_happens(id: str) -> None:
     env = jaxenvs.make(id, max_episode_steps=-1)
@@ -82,6 +85,7 @@ def test_a_stream_is_made_of_folded_in_keys(impl: str) -> None:
         assert uniform == int(word) // 256 / 2**24
 
 
+@pytest.mark.thorough
 def test_success_rate_is_data() -> None:
     """Environments may differ in it: one that never slips walks straight, one that always slips never does."""
     rates = jnp.array([0.0, 1.0])
@@ -151,6 +155,7 @@ def test_every_situation_of_the_taxi_has_a_picture_of_its_own() -> None:
     assert len(np.unique(np.asarray(draw(situations)).reshape(500, -1), axis=0)) == 500
 
 
+@pytest.mark.thorough
 def test_blackjack_shows_what_is_observed_and_nothing_else() -> None:
     env = jaxenvs.Blackjack()
 

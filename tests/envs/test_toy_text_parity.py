@@ -240,6 +240,7 @@ def play_ours(env: Any, state: Any, actions: jax.Array) -> Any:
     return jax.vmap(episode)(state, actions)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", tiered(PLAYED, TABULAR[10]), ids=str)
 def test_whole_episodes(case: Case, x64: None) -> None:
     reference = case.reference(LIMIT)

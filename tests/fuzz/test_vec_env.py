@@ -128,6 +128,7 @@ def test_attributes(venv: JaxVecEnv) -> None:
     assert venv.get_attr("length") == [5] * 3
 
 
+@pytest.mark.thorough
 def test_the_state(venv: JaxVecEnv) -> None:
     before = venv.get_state()
 

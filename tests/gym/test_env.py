@@ -38,6 +38,7 @@ def theirs_of(id: str) -> gymnasium.Env:
         return gymnasium.make(id)
 
 
+@pytest.mark.thorough
 @each_suite
 @pytest.mark.filterwarnings("ignore")
 def test_gymnasiums_checker_finds_no_more_than_in_gymnasiums_own(id: str) -> None:
@@ -232,6 +233,7 @@ class Counted(CartPole):
         return super().step(state, action)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "view", [GymnasiumEnv, lambda env: GymnasiumVectorEnv(VectorEnv(env, 2))], ids=["Env", "VectorEnv"]
 )

@@ -36,6 +36,7 @@ def test_the_spec_of_an_environment_survives_json() -> None:
     assert env.spec.reward_threshold == 475.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", [None, "vector_entry_point", "sync"])
 def test_make_vec_passes_parameters_and_time_limit(mode: str | None) -> None:
     venv = gymnasium.make_vec(
@@ -101,6 +102,7 @@ def test_someone_elses_environment_is_not_replaced_in_silence() -> None:
     assert any("Overriding environment theirs/Lottery-v0" in message for message in found)
 
 
+@pytest.mark.thorough
 def test_gymnasiums_wrappers_work_on_both() -> None:
     env = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("jaxenvs/CartPole-v1", max_episode_steps=4))
     env.reset(seed=0)
@@ -116,6 +118,7 @@ def test_gymnasiums_wrappers_work_on_both() -> None:
         np.testing.assert_array_equal(infos["_episode"], [True, True])
 
 
+@pytest.mark.thorough
 def test_importing_registers_and_compiles_nothing() -> None:
     code = """
 import gymnasium, jax

@@ -22,6 +22,7 @@ def both(env: Environment[Any], num_envs: int, mode: AutoresetMode) -> Iterator[
     yield GymnasiumVectorEnv(VectorEnv(env, num_envs, mode))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize(
     # XLA rounds the dynamics of one cart and of a row of them differently.
@@ -133,6 +134,7 @@ def test_without_autoreset_an_environment_that_ended_must_be_reset() -> None:
     venv.step([0, 0])
 
 
+@pytest.mark.thorough
 def test_what_a_vector_step_returns_belongs_to_the_caller() -> None:
     venv = GymnasiumVectorEnv(VectorEnv(TimeLimit(Lottery(), 1), 3))
     venv.reset(seed=0)
@@ -147,6 +149,7 @@ def test_what_a_vector_step_returns_belongs_to_the_caller() -> None:
     np.testing.assert_array_equal(observation["image"], before)
 
 
+@pytest.mark.thorough
 def test_environments_may_have_different_parameters() -> None:
     gravity = np.array([1.0, 50.0])
     envs = jax.vmap(lambda gravity: CartPole(gravity=gravity))(gravity)

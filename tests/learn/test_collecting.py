@@ -46,6 +46,7 @@ def test_advantages_are_those_of_sb3s_buffer():
     np.testing.assert_allclose(ours, buffer.advantages, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("large_observation", "most_rows"),
     [(0, 16384), (1024, 16384), (1024, 64)],
@@ -72,6 +73,7 @@ def test_a_rollout_holds_what_the_network_thought_of_what_it_did(monkeypatch, la
     np.testing.assert_allclose(got.reward, expected, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "dtype"), [("multi_binary", "int8"), ("box", "float32")])
 def test_environments_get_actions_in_the_dtype_of_their_space(kind, dtype):
     venv = jaxenvs.VectorEnv(Counter(action_kind=kind), 2)

@@ -65,6 +65,7 @@ def some_rollout(rng, network, params):
     return learn.Rollout(observation, action, log_prob + 0.1 * numbers(), *rest)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(ON_POLICY, "PPO, target_kl"))
 def test_an_update_over_an_axis_is_that_of_the_whole_rollout(name, x64):
     rng, settings = np.random.default_rng(0), ON_POLICY[name]
@@ -94,6 +95,7 @@ def test_an_update_over_an_axis_is_that_of_the_whole_rollout(name, x64):
         assert whole[1]["stopped_at_kl"] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN"))
 def test_updates_over_an_axis_are_those_of_whole_batches(name, x64):
     rng, (venv, policy, settings) = np.random.default_rng(0), OFF_POLICY[name]
@@ -203,6 +205,7 @@ ON_POLICY_TOO = ("PPO", "PPO, target_kl", "RecurrentPPO", "MaskablePPO")
 OTHERS = (*ON_POLICY_TOO, "QRDQN", "SAC", "TD3", "TQC", "CrossQ", "DQN, hindsight")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FIRST[:2])
 def test_each_device_does_what_an_element_of_vmap_does(name):
     assert_as_it_should_be(on_devices(*FIRST)[name])

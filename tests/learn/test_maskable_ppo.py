@@ -18,6 +18,7 @@ def training(kind, **settings):
     return learn.Training(venv, learn.ActorCritic.of(venv.env, actor=(8,), critic=(8,)), PPO, 64, **settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", tiered(ACTIONS, "discrete", "multi_binary"))
 def test_a_policy_gives_illegal_actions_no_chance(kind):
     network = learn.ActorCritic.of(Locks(kind=kind), actor=(8,), critic=(8,))

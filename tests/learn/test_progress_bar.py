@@ -37,6 +37,7 @@ def final(told):
     return [line.rpartition("\r")[2] for line in told.split("\n") if line]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", tiered(TRAININGS, "on-policy"))
 def test_a_bar_shows_steps_and_returns_and_changes_no_bit(kind, capsys):
     training = TRAININGS[kind]
@@ -57,6 +58,7 @@ def test_without_a_bar_a_training_has_no_callbacks():
     assert "callback" in str(jax.make_jaxpr(loud)(KEYS[0], TRAININGS["on-policy"]))
 
 
+@pytest.mark.thorough
 def test_a_batch_has_one_bar_and_calls_once_for_all(capsys, monkeypatch):
     calls, hear = [], progress_bar._Bar.hear
     monkeypatch.setattr(progress_bar._Bar, "hear", lambda *args: calls.append(args[-1].shape) or hear(*args))

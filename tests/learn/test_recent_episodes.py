@@ -102,6 +102,7 @@ def mean_of_all(metrics):
     return np.where(count > 0, earned.cumsum(-1) / np.maximum(count, 1), np.nan)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TRAININGS)
 def test_each_seed_carries_on_its_own_mean_where_no_episode_ended(kind):
     keys = jax.random.split(jax.random.key(0), 3)
@@ -115,6 +116,7 @@ def test_each_seed_carries_on_its_own_mean_where_no_episode_ended(kind):
     assert len(set(metrics["episode_return"][:, -1].tolist())) > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TRAININGS)
 def test_a_state_begins_with_arrays_of_its_own_that_can_be_donated(kind):
     leaves = jax.tree.leaves(TRAININGS[kind].init(jax.random.key(0)))

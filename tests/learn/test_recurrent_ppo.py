@@ -19,6 +19,7 @@ def network(env, **settings):
     return learn.RecurrentActorCritic.of(env, actor=(8,), critic=(8,), lstm_hidden_size=4, **settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("critic", lstm.CRITICS)
 def test_sequences_give_what_their_steps_give_one_by_one(critic):
     env, rng, rows = Counter(), np.random.default_rng(0), 40
@@ -48,6 +49,7 @@ def test_an_epoch_goes_round_the_steps_of_one_environment_after_the_other():
     assert order.tolist() == [[0, 2, 4, 1, 3, 5], [3, 5, 0, 2, 4, 1]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalize", tiered([False, True], True))
 def test_it_trains_stops_and_goes_on(normalize):
     venv = jaxenvs.VectorEnv(Counter(), 4)

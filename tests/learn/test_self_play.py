@@ -25,6 +25,7 @@ def result():
     return jax.jit(learn.self_play, static_argnums=(2, 3))(jax.random.key(0), training(), 2, 4)
 
 
+@pytest.mark.thorough
 def test_the_pool_is_chance_and_copies_of_the_learner(result):
     pool = result.opponents
     np.testing.assert_array_equal(pool.at_random, [True, False, False, False])

@@ -40,6 +40,7 @@ def test_a_sweep_is_vmap():
     np.testing.assert_array_equal(swept["draw"], jax.vmap(jax.random.uniform)(keys))
 
 
+@pytest.mark.thorough
 def test_a_sweep_is_vmap_however_many_cores_there_are():
     done = subprocess.run([sys.executable, "-c", ON_ALL_CORES], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [str([float(i * i) for i in range(5)])] * 3, done.stderr

@@ -48,6 +48,7 @@ def test_a2c_descends_as_sb3s_does():
     np.testing.assert_allclose(updates[0], updates[1], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_same_key_gives_the_same_bits_and_another_key_others():
     first, again = (train_once(jax.random.key(3), TINY) for _ in range(2))
     other = train_once(jax.random.key(4), TINY)
@@ -56,6 +57,7 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others():
         assert not a.any() or not np.array_equal(a, c)
 
 
+@pytest.mark.thorough
 def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
     def run(key, learning_rate, clip_range, gamma, gravity):
         env = VENV.env.replace(gravity=gravity)
@@ -75,12 +77,14 @@ def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
     assert swept.metrics["episode_length"][2, 0] != swept.metrics["episode_length"][0, 0]
 
 
+@pytest.mark.thorough
 def test_training_with_normalisation_counts_every_observation():
     _, end, metrics = trained(True)
     np.testing.assert_allclose(end.normalizer.observation.count, 512 + 8, rtol=1e-5)
     assert np.isfinite(metrics["loss"]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalize", tiered([False, True], True))
 def test_a_training_that_stops_and_goes_on_gives_the_same_bits(normalize):
     training, (start, whole, whole_metrics) = FALLING.replace(normalize=normalize), trained(normalize)
@@ -143,6 +147,7 @@ def test_a_key_that_is_none_is_refused(key):
         train(key, TINY)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", tiered([1, 2, 7, 2048, 10_000], 1, 7, 10_000))
 def test_a_permutation_holds_every_number_once(size):
     first, second = (np.asarray(permutation(jax.random.key(seed), size)) for seed in range(2))
@@ -150,6 +155,7 @@ def test_a_permutation_holds_every_number_once(size):
     assert size < 7 or not np.array_equal(first, second)
 
 
+@pytest.mark.thorough
 def test_every_place_of_a_permutation_gets_every_number():
     orders = np.asarray(jax.vmap(lambda key: permutation(key, 6))(jax.random.split(jax.random.key(0), 12_000)))
     counts = np.array([[(orders[:, place] == number).sum() for number in range(6)] for place in range(6)])
@@ -165,6 +171,7 @@ def test_a_network_starts_like_sb3s():
     assert not any(leaf.any() for name, leaf in params.items() if name.endswith("bias"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", tiered(["discrete", "multi_discrete", "multi_binary", "dict", "tuple"], "dict"))
 def test_a_network_sees_what_gymnasium_makes_of_any_observation(kind):
     env = Counter(observation_kind=kind)

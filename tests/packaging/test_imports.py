@@ -51,6 +51,7 @@ def test_bridge_says_which_extra_is_missing(name, missing):
     assert 'pip install "jaxenvs[sb3]"' in last
 
 
+@pytest.mark.thorough
 def test_without_sb3_contrib_bridge_works_but_for_its_algorithms_which_say_what_to_install():
     result = python(
         "import sys; sys.modules['sb3_contrib'] = None\n"
@@ -72,6 +73,7 @@ def test_without_sb3_contrib_bridge_works_but_for_its_algorithms_which_say_what_
         )
 
 
+@pytest.mark.thorough
 def test_the_algorithms_of_sb3_contrib_are_imported_when_they_are_asked_for():
     result = python(
         "import bridge, sys\n"
@@ -82,6 +84,7 @@ def test_the_algorithms_of_sb3_contrib_are_imported_when_they_are_asked_for():
     assert result.stdout.strip() == "False <class 'object'> True False", result.stderr
 
 
+@pytest.mark.thorough
 def test_import_bridge_imports_what_a_name_needs_when_it_is_asked_for():
     result = python(
         "import bridge, sys\n"
@@ -96,6 +99,7 @@ def test_import_bridge_imports_what_a_name_needs_when_it_is_asked_for():
     ], result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["enable", "disable"])
 def test_the_garbage_collector_is_left_as_it_was(state):
     imports = "import bridge; bridge.dlpack; bridge.to_jax; bridge.make_vec_env"
@@ -110,6 +114,7 @@ def test_type_checkers_see_the_algorithms_of_sb3_contrib_where_they_are_imported
     assert seen == {name: spec.module for name, spec in bridge.CONTRIB.items()}
 
 
+@pytest.mark.thorough
 def test_methods_replaced_right_after_import_bridge_are_noticed():
     # By a mock, which does not tell whose it is.
     result = python(
@@ -122,6 +127,7 @@ def test_methods_replaced_right_after_import_bridge_are_noticed():
     assert result.stdout.strip() == "('forward',) ('train',) ('step_wait',) ()", result.stderr
 
 
+@pytest.mark.thorough
 def test_methods_replaced_before_bridge_remembers_a_class_are_noticed():
     # Modules that are imported by themselves, and stand-ins that are no functions.
     result = python(
@@ -141,6 +147,7 @@ def test_methods_replaced_before_bridge_remembers_a_class_are_noticed():
     assert result.stdout.strip() == "['reset', 'step_wait'] ('sample',) () ()", result.stderr
 
 
+@pytest.mark.thorough
 def test_bridge_runs_jax_in_the_calling_thread_unless_told_otherwise():
     code = "import os; {0}import bridge, jax; print(jax.config.read('jax_cpu_enable_async_dispatch'))"
     assert python(code.format("")).stdout.strip() == "False"
@@ -148,6 +155,7 @@ def test_bridge_runs_jax_in_the_calling_thread_unless_told_otherwise():
     assert python(code.format(set_by_user)).stdout.strip() == "True"
 
 
+@pytest.mark.thorough
 def test_jaxenvs_sb3_has_the_objects_of_bridge():
     result = python(
         "import bridge, jaxenvs.sb3, pickle\n"
@@ -169,6 +177,7 @@ def test_another_bridge_in_the_way_is_named(tmp_path):
     assert f"`import bridge` finds {tmp_path / 'bridge.py'}" in result.stderr
 
 
+@pytest.mark.thorough
 def test_every_name_of_the_package_has_its_version():
     code = "import bridge, jaxenvs, jaxenvs.sb3 as sb3; print(bridge.__version__, sb3.__version__, jaxenvs.__version__)"
     first, *others = python(code).stdout.split()
@@ -205,6 +214,7 @@ print(len(names), sorted({*names} - {*imported(names)}))
 """
 
 
+@pytest.mark.thorough
 def test_no_import_needs_what_windows_or_macos_lack():
     root = Path(bridge.__file__).parent.parent
     files = [path for package in ("jaxenvs", "bridge") for path in sorted((root / package).rglob("*.py"))]

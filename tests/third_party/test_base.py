@@ -41,6 +41,7 @@ def sloppy(cls=Sloppy, gain=0.5):
     return adapt(cls, object(), observation_space=space, action_space=spaces.Discrete(2), params={"gain": gain})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("enable_x64", [False, True])
 def test_what_a_library_returns_is_brought_under_the_contract(enable_x64):
     with jax.enable_x64(enable_x64):
@@ -88,6 +89,7 @@ def test_parameters_are_data():
         env.replace(gain=float("nan"))
 
 
+@pytest.mark.thorough
 def test_a_parameter_of_some_environments_is_changed_by_set_attr():
     bridge = pytest.importorskip("bridge")
     venv = bridge.JaxVecEnv(sloppy(), 3, seed=0)

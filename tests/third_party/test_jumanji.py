@@ -12,16 +12,19 @@ jumanji = pytest.importorskip("jumanji")
 wrappers = pytest.importorskip("jumanji.wrappers")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", all_ids("jumanji", "Snake-v1", "TSP-v1"))
 def test_it_keeps_the_contract(id):
     jaxenvs.check_env(jaxenvs.make(id))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_it_keeps_the_contract_with_64_bits():
     jaxenvs.check_env(jaxenvs.make("jumanji/Snake-v1"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", all_ids("jumanji", "Snake-v1"))
 def test_its_episodes_are_those_of_jumanji(id):
     env = jumanji.make(id.removeprefix("jumanji/"))
@@ -46,6 +49,7 @@ def by_name(observation):
     return {name: by_name(part) for name, part in parts.items()}
 
 
+@pytest.mark.thorough
 def test_a_limit_truncates_where_jumanji_says_so_and_terminates_elsewhere():
     """jumanji's own limits end an episode with a discount of 0."""
     env = jaxenvs.make("jumanji/Snake-v1", time_limit=2)
@@ -56,6 +60,7 @@ def test_a_limit_truncates_where_jumanji_says_so_and_terminates_elsewhere():
     assert (bool(timestep.terminated), bool(timestep.truncated)) == (True, False)
 
 
+@pytest.mark.thorough
 def test_parts_of_parts_have_names_in_one_dict():
     env = jaxenvs.make("jumanji/BinPack-v2")
     assert {"ems/x1", "items/x_len", "action_mask"} <= set(env.observation_space.spaces)
@@ -66,6 +71,7 @@ def test_several_agents_are_refused():
         jaxenvs.make("jumanji/Connector-v3")
 
 
+@pytest.mark.thorough
 def test_several_agents_are_one_in_jumanjis_own_wrapper():
     own = wrappers.MultiToSingleWrapper(jumanji.make("Connector-v3"))
     env = from_jumanji(own)

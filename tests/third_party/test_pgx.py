@@ -27,6 +27,7 @@ def assert_parity(name: str) -> None:
     assert shown.terminated.any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", all_ids("pgx", "minatar-breakout"))
 def test_its_episodes_are_those_of_pgx(id: str) -> None:
     assert_parity(id.partition("/")[2])
@@ -38,6 +39,7 @@ def game():
     return env, jax.jit(env.reset), jax.jit(env.step)
 
 
+@pytest.mark.thorough
 def test_the_mask_of_legal_actions_is_in_the_info_from_the_reset_on(game) -> None:
     _, reset, step = game
     state, timestep = reset(jax.random.key(0))
@@ -56,6 +58,7 @@ def test_an_illegal_action_ends_the_game(game) -> None:
     assert (timestep.reward, timestep.terminated, timestep.truncated) == (-1, True, False)
 
 
+@pytest.mark.thorough
 def test_a_game_that_ended_gives_nothing_more(game) -> None:
     env, reset, _ = game
     state, _ = reset(jax.random.key(0))
@@ -94,10 +97,12 @@ def test_an_unknown_name_has_a_hint() -> None:
         jaxenvs.make("pgx/minatar-brakeout")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", all_ids("pgx", "2048"))
 def test_it_keeps_the_contract(id: str) -> None:
     jaxenvs.check_env(jaxenvs.make(id))
 
 
+@pytest.mark.thorough
 def test_it_keeps_the_contract_in_float64(x64: None) -> None:
     jaxenvs.check_env(jaxenvs.make("pgx/2048"), num_steps=20)

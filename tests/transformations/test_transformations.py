@@ -31,6 +31,7 @@ IN_A_RUN += [("FrozenLake-v1", "disable_jit"), ("Blackjack-v1", "checkify"), ("M
 RUN_TRAININGS = list(itertools.product(TRAININGS, cases.RUN))
 
 
+@pytest.mark.thorough(but=["Pendulum-v1-shard_map"])
 @pytest.mark.parametrize(
     ("id", "setting"),
     tiered(TRACED, *(case for case in TRACED if case[0] in OF_EACH_KIND and "Auto" not in case[1]), *OF_PHYSICS),
@@ -44,6 +45,7 @@ def test_an_evaluation_can_be_traced(setting):
     cases.TRACED[setting](cases.evaluation())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", ["checkify", "debug_nans", "remat", "transfer_guard", "x64"])
 def test_an_evaluation_runs(setting):
     result = cases.RUN[setting](cases.evaluation())
@@ -62,6 +64,9 @@ def test_step_of_a_batch_that_is_divided_over_an_explicit_axis(id):
     assert specs == {"devices"}
 
 
+@pytest.mark.thorough(
+    but=["RecurrentPPO-strict promotion", "DQN, hindsight-strict promotion in x64", "SAC-strict promotion in x64"]
+)
 @pytest.mark.parametrize(
     ("name", "setting"),
     tiered(TRACED_TRAININGS, *(case for case in TRACED_TRAININGS if case[0] in IN_BRIEF and "Auto" not in case[1])),
@@ -70,6 +75,7 @@ def test_training_can_be_traced(name, setting):
     cases.TRACED[setting](cases.metrics_of(name))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("id", "setting"), tiered(RUN, *IN_A_RUN))
 def test_environment_runs(id, setting):
     if setting == "disable_jit" and id.startswith(("Lunar", "Bipedal")):
@@ -81,6 +87,7 @@ def test_environment_runs(id, setting):
         jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, 1e-4, 1e-4), result, expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "setting"), tiered(RUN_TRAININGS, ("A2C", "checkify"), ("A2C", "debug_nans"), ("A2C", "transfer_guard"))
 )
@@ -88,6 +95,7 @@ def test_training_runs(name, setting):
     jax.block_until_ready(cases.RUN_TRAINING[setting](cases.metrics_of(name)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("id", tiered(cases.IDS, "CartPole-v1"))
 def test_a_state_can_be_donated(id):
     venv = cases.vector_env(id)
@@ -98,6 +106,7 @@ def test_a_state_can_be_donated(id):
     assert cases.is_finite(timestep.observation)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_devices_compute_what_one_device_computes():
     """In a process that has several, with meshes of both kinds and `shard_map`."""

@@ -23,6 +23,7 @@ def test_it_keeps_what_the_environment_told_last(tells):
         state, timestep = env.step(state, 0)
 
 
+@pytest.mark.thorough
 def test_masks_of_many_are_those_of_each_after_its_reset_and_within_wrappers():
     venv = with_action_masks(jaxenvs.VectorEnv(jaxenvs.TimeLimit(LocksWithMethod(length=9), 2), 5))
     state, _ = venv.reset(jax.random.key(0))

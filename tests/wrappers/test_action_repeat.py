@@ -26,6 +26,7 @@ def test_rewards_are_summed_up_to_the_end_and_the_state_stays_there():
     assert found == [(4, 8.0, False, 4), (6, 4.0, True, 6)]
 
 
+@pytest.mark.thorough
 def test_it_can_be_differentiated():
     def reward(magnitude):
         env = ActionRepeat(CartPole(force_magnitude=magnitude), 3)

@@ -51,6 +51,7 @@ class Walk(Environment[WalkState]):
         return TimeStep(observation, jnp.full(3, jnp.sum(action), float), ends, jnp.zeros(3, bool), info)
 
 
+@pytest.mark.thorough
 def test_every_agent_has_its_own_rewards_and_ends():
     venv, num_games = Agents(Walk(), 12), 4
     key, step = jax.random.key(3), jax.jit(venv.step)
@@ -95,6 +96,7 @@ def test_every_agent_has_its_own_rewards_and_ends():
     assert (episodes > 2).all()
 
 
+@pytest.mark.thorough
 def test_many_games_and_few_give_the_same():
     """Beyond 16 games, only the games that ended are started again."""
     few, many = Agents(Walk(), 6), Agents(Walk(), 96)
@@ -111,6 +113,7 @@ def test_many_games_and_few_give_the_same():
         np.testing.assert_array_equal(a, b[:, :6])
 
 
+@pytest.mark.thorough
 def test_bridge_trains_all_agents_with_one_policy():
     env = bridge.make_vec_env(Walk(), 4, seed=0)
     assert env.num_envs == 12
@@ -120,6 +123,7 @@ def test_bridge_trains_all_agents_with_one_policy():
     assert env.get_attr("state")[0].is_out.shape == ()
 
 
+@pytest.mark.thorough
 def test_legal_actions_are_each_agents_own():
     env = bridge.make_vec_env(Walk(masks=True), 2, seed=0)
     env.reset()
@@ -129,6 +133,7 @@ def test_legal_actions_are_each_agents_own():
     bridge.MaskablePPO("MlpPolicy", env, **SETTINGS).learn(200)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_evaluate_gives_each_agents_episode_however_many_run_at_once(deterministic):
     policy = bridge.PPO("MlpPolicy", bridge.make_vec_env(Walk(), 2, seed=0), **SETTINGS).policy

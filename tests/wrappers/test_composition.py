@@ -40,10 +40,12 @@ TRAINED = FlattenObservation(
 )
 
 
+@pytest.mark.thorough
 def test_all_of_them_keep_the_contract():
     check_env(ALL, num_steps=12)
 
 
+@pytest.mark.thorough
 def test_a_parameter_is_reached_through_all_of_them():
     assert ALL.replace(gravity=5.0, stack_size=3, max_speed=7.0).parameter("gravity") == 5.0
     assert ALL.parameter("max_steps") == 20

@@ -39,6 +39,7 @@ class Mixed(Environment):
         return {"z": z, "a": count - 1}, jnp.full((2, 2), count, jnp.float32)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["tuple", "discrete", "multi_discrete", "multi_binary", "image"])
 def test_observations_are_those_of_gymnasium(kind):
     inside = Counter(observation_kind=kind)
@@ -58,6 +59,7 @@ def test_in_traced_code_the_bounds_of_a_box_may_be_traced():
     assert start(3.0).shape == (2, 20)
 
 
+@pytest.mark.thorough
 def test_double_precision_keeps_its_digits(x64):
     check_env(FlattenObservation(Counter(observation_kind="tuple")), num_steps=6)
     key = jax.random.key(0)
@@ -102,6 +104,7 @@ def test_a_size_that_is_traced_is_refused():
         VectorEnv(FlattenObservation(corridors), 2, env_axis=0).reset(jax.random.key(0))
 
 
+@pytest.mark.thorough
 def test_environments_may_differ_in_parameters_on_which_no_size_depends():
     mixed = Mixed(limit=np.array([3.0, 5.0]))
     _, timestep = VectorEnv(FlattenObservation(mixed), 2, env_axis=0).reset(jax.random.key(0))

@@ -46,6 +46,7 @@ class Thermometer(Environment):
         return state, TimeStep.create({"air": jnp.full(1, state), "ice": jnp.full(2, -5.0)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("channels_order", [None, "last"])
 def test_where_zero_is_outside_of_the_space_the_padding_is_the_nearest_that_is_not(channels_order):
     check_env(FrameStack(Thermometer(), 3, "zero", channels_order), num_steps=2)
@@ -69,6 +70,7 @@ def test_padding_that_would_depend_on_what_is_traced_is_refused():
     np.testing.assert_array_equal(replaced["air"], [[270], [300]])  # as when it was made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("channels_order", "axis"), [("first", 0), ("last", -1)])
 def test_frames_along_an_axis_that_is_there_are_in_the_order_of_sb3(channels_order, axis):
     inside = Counter(observation_kind="boxes")

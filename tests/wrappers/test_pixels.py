@@ -38,6 +38,7 @@ def pixels(**options: Any) -> jaxenvs.Pixels:
     return jaxenvs.Pixels(jaxenvs.make("CartPole-v1", max_episode_steps=3), **{"size": SIZE, **options})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("grayscale", [False, True])
 def test_it_keeps_the_contract(grayscale: bool) -> None:
     env = pixels(grayscale=grayscale)
@@ -50,6 +51,7 @@ def test_one_number_is_both_sides() -> None:
     assert jaxenvs.Pixels(jaxenvs.CartPole()).observation_space.shape == (84, 84, 3)
 
 
+@pytest.mark.thorough
 def test_the_observation_is_the_picture_of_the_state() -> None:
     env = pixels()
     state, timestep = jax.jit(env.reset)(jax.random.key(0))
@@ -74,6 +76,7 @@ def test_gray_is_gymnasiums_luminance() -> None:
     assert (np.asarray(gray) == expected).mean() > 0.95
 
 
+@pytest.mark.thorough
 def test_the_final_observation_of_an_environment_is_the_picture_of_its_final_state() -> None:
     env, key = pixels(), jax.random.key(5)
     venv = jaxenvs.VectorEnv(env, 20)  # enough that only environments whose episodes ended are started

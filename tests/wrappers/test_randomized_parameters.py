@@ -37,6 +37,7 @@ def walk():
     return start.env_states, *jax.tree.map(np.asarray, steps)
 
 
+@pytest.mark.thorough
 def test_every_environment_and_episode_draws_its_own_and_keeps_it(walk):
     start, parameters, episodes, *_ = walk
     lengths = parameters["half_length"]
@@ -66,6 +67,7 @@ def test_an_episode_is_one_of_an_environment_with_these_parameters(walk):
         np.testing.assert_allclose(observations[action, index], timestep.observation, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_number_of_environments_changes_nothing(walk):
     state, _ = jax.jit(VectorEnv(ENV, 3).reset)(jax.random.key(0))
     for name, value in state.env_states.parameters.items():
@@ -103,6 +105,7 @@ def test_what_is_not_drawn_can_be_replaced_and_what_is_drawn_cannot():
     assert list(other.distributions) == ["gravity"]
 
 
+@pytest.mark.thorough
 def test_sb3_sets_the_parameters_of_some_environments():
     venv = JaxVecEnv(RandomizedParameters(Counter(length=50), {"length": (2, 4)}), 3, seed=0)
     assert venv.get_attr("length") == [50] * 3

@@ -30,6 +30,7 @@ def winner(cells):
     return next((cells[line[0]] for line in LINES if cells[line[0]] >= 0 and len(set(cells[line])) == 1), None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(8))
 def test_a_game_against_a_known_opponent_is_the_game_played_by_hand(seed):
     env = SelfPlay(TicTacToe(), LOWEST)
@@ -55,6 +56,7 @@ def test_a_game_against_a_known_opponent_is_the_game_played_by_hand(seed):
         state, timestep = step(state, jnp.int32(action))
 
 
+@pytest.mark.thorough
 def test_a_draw_ends_the_game_with_reward_0():
     env = SelfPlay(TicTacToe(), LOWEST)
     # x o x    x: the opponent, who begins: 0, 2, 3, 5, 7
@@ -71,6 +73,7 @@ def test_an_illegal_move_of_the_learner_loses():
     assert (timestep.terminated, timestep.reward) == (True, -1)
 
 
+@pytest.mark.thorough
 def test_opponents_never_make_an_illegal_move():
     pool = Opponents.of(lambda parameters, observation: 1e6 * observation[9:] + 1e6 * observation[:9], [0.0])
     venv = VectorEnv(SelfPlay(TicTacToe(), pool), 64)
@@ -96,12 +99,14 @@ def test_after_the_end_nothing_happens():
     np.testing.assert_array_equal(ended.inner.cells, after.inner.cells)
 
 
+@pytest.mark.thorough
 def test_seats_are_drawn_equally_often():
     env = SelfPlay(TicTacToe())
     seats = jax.vmap(lambda key: env.reset(key)[0].seat)(jax.random.split(jax.random.key(0), 1000))
     assert 450 < seats.sum() < 550
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_a_game_of_three_players_with_extra_turns_is_played_in_turn(seed):
     env = SelfPlay(Race(), Opponents.of(lambda stride, _: 1e6 * stride * jnp.arange(2), [1.0, -1.0]))
@@ -133,6 +138,7 @@ def test_a_game_of_three_players_with_extra_turns_is_played_in_turn(seed):
     assert timestep.reward == (2 if distances[seat] >= 6 else -1)
 
 
+@pytest.mark.thorough
 def test_each_seat_is_played_by_a_member_drawn_by_weight():
     pool = Opponents.of(lowest, [1.0, -1.0, 1.0], weights=[1, 0, 3])
     env = SelfPlay(TicTacToe(), pool)
@@ -142,6 +148,7 @@ def test_each_seat_is_played_by_a_member_drawn_by_weight():
     assert not (drawn[:, 0] == drawn[:, 1]).all()
 
 
+@pytest.mark.thorough
 def test_members_at_random_move_at_random_whatever_their_parameters():
     env = SelfPlay(TicTacToe(), Opponents.of(lowest, [1.0], at_random=[True]))
     keys = jax.random.split(jax.random.key(0), 4000)
@@ -167,6 +174,7 @@ def test_a_new_opponent_compiles_nothing():
     assert (low[0], high[8]) == (1, 1)
 
 
+@pytest.mark.thorough
 def test_it_keeps_the_contract():
     jaxenvs.check_env(SelfPlay(TicTacToe(), LOWEST))
     jaxenvs.check_env(SelfPlay(Race()))

@@ -43,6 +43,7 @@ def test_with_the_same_draws_the_same_actions_as_gymnasium(probability, duration
             np.testing.assert_array_equal(state.last_action, theirs.last_action)
 
 
+@pytest.mark.thorough
 def test_environments_and_episodes_draw_their_own_and_the_first_step_never_repeats():
     venv = VectorEnv(StickyAction(Counter(length=50), 0.5), 64)
     wanted = np.arange(100) % 2 + 1
@@ -63,6 +64,7 @@ def test_environments_and_episodes_draw_their_own_and_the_first_step_never_repea
     assert 0.3 < missed.mean() < 0.36  # a third: every other repetition is of what was wanted
 
 
+@pytest.mark.thorough
 def test_the_contract_holds_for_every_kind_of_action(x64):
     check_env(StickyAction(Counter(action_kind="box"), 0.25, (1, 2)), num_steps=8)
 

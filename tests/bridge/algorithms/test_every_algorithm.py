@@ -51,6 +51,7 @@ def learnt(model):
     return {each: state[each] for each in state if each not in ("last_obs", "key")} | {"schedules": schedules}
 
 
+@pytest.mark.thorough(but=["schedules"])
 @pytest.mark.parametrize("case", tiered(ZIPS, "schedules", "DQN", "SAC"))
 def test_zips_go_from_the_stock_library_to_bridge_and_back_in_the_middle_of_a_training(case, tmp_path):
     name, settings = ZIPS[case]
@@ -68,6 +69,7 @@ def test_zips_go_from_the_stock_library_to_bridge_and_back_in_the_middle_of_a_tr
     assert model.num_timesteps == 4 * STEPS[name]
 
 
+@pytest.mark.thorough(but=["PPO-copy", "DQN-pickle"])
 @pytest.mark.parametrize(
     "move",
     [
@@ -105,6 +107,7 @@ def test_the_same_seed_gives_the_same_training_and_another_one_another(name):
     assert any(not np.array_equal(first[each], other[each]) for each in first if each.endswith("weight"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(SPECS, "DQN"))
 def test_many_seeds_are_one_program(name):
     one, two = bridge.train_seeds(make(name), STEPS[name], [0, 1])

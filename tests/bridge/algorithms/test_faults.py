@@ -73,6 +73,7 @@ def test_nan_weights_do_not_act():
         np.testing.assert_array_equal(array, state[name], name)
 
 
+@pytest.mark.thorough
 def test_with_target_kl_nan_does_not_end_an_update_early():
     model = make(target_kl=1e9, n_epochs=2)
     model.learn(ROLLOUT)
@@ -128,6 +129,7 @@ def change(**settings):
     return lambda model: model.policy.optimizer.param_groups[0].update(settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings", [{"betas": (0.5, 0.9)}, {"eps": 1e-2}, {"weight_decay": 0.1}], ids=lambda settings: next(iter(settings))
 )
@@ -139,6 +141,7 @@ def test_optimiser_settings_that_a_callback_changes_count(settings):
     assert changed.plan.updates
 
 
+@pytest.mark.thorough
 def test_an_activation_that_a_callback_changes_counts():
     model = make(policy_kwargs={"net_arch": [8], "activation_fn": torch.nn.LeakyReLU})
     plan = model.plan
@@ -195,6 +198,7 @@ def test_an_empty_buffer_is_not_trained_on():
     np.testing.assert_array_equal(weights(model), before)
 
 
+@pytest.mark.thorough
 def test_actions_reach_an_environment_in_the_dtype_of_its_space():
     model = make(JaxVecEnv(Counter(action_kind="multi_binary", observation_kind="box"), 4))
     model.learn(ROLLOUT)

@@ -43,6 +43,7 @@ def refuse_sb3s(monkeypatch):
     monkeypatch.setattr(BaseAlgorithm, "predict", predict)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("observation", "action"),
     [*((name, "discrete") for name in OBSERVATIONS), *(("box", name) for name in ACTIONS if name != "discrete")],
@@ -81,6 +82,7 @@ def test_equal_seeds_of_pytorch_draw_equal_actions():
     np.testing.assert_array_equal(*drawn)
 
 
+@pytest.mark.thorough(but=["box-box-False", "dict-discrete-False"])
 @pytest.mark.parametrize("translated", [True, False])
 @pytest.mark.parametrize(("observation", "action"), [("box", "discrete"), ("box", "box"), ("dict", "discrete")])
 def test_tensors_give_tensors_and_jax_arrays_jax_arrays(observation, action, translated):

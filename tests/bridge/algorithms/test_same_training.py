@@ -77,6 +77,7 @@ def begins(monkeypatch):
     monkeypatch.setattr("sb3_contrib.common.recurrent.buffers.np.random.randint", lambda size: next(drawn))
 
 
+@pytest.mark.thorough(but=["Gymnasium's-box"])
 @pytest.mark.parametrize(
     ("environments", "case"),
     tiered(
@@ -179,6 +180,7 @@ def make_off_policy(package, name):
     return getattr(package, name)("MlpPolicy", env, **{**REPLAY, **copy.deepcopy(settings)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN"))
 def test_sb3_that_takes_our_actions_and_batches_learns_what_we_learn(name, drawn, monkeypatch):
     ours, stock = (make_off_policy(package, name) for package in (bridge, stock_package(name)))

@@ -94,6 +94,7 @@ class Kept(KVWriter):
         pass
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_is_logged_has_sb3s_types_and_the_first_log_knows_what_was_compiled(name):
     types = []
@@ -117,6 +118,7 @@ def test_without_compiled_functions_the_log_is_sb3s():
     assert "time/compile_s" not in kept.rows[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.5, "centered": True}])
 def test_the_state_of_rmsprop_has_its_keys_in_pytorchs_order(settings):
     orders = []

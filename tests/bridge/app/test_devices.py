@@ -34,6 +34,7 @@ def whole(tmp_path_factory):
     return out
 
 
+@pytest.mark.thorough
 def test_a_run_over_devices_leaves_a_zip_that_sb3_loads(whole, capsys):
     model = PPO.load(whole / "model.zip")
     assert (model.num_timesteps, model._n_updates) == (256, 4)
@@ -83,6 +84,7 @@ def test_what_cannot_be_divided_is_refused(arguments, message, tmp_path, capsys)
     assert message in error_of(capsys, "train", "ppo", "CartPole-v1", *arguments, "--out", str(tmp_path / "run"))
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_begun_without_devices_goes_on_without(run, capsys):
     assert "was started without --devices" in error_of(capsys, "train", "--resume", str(run), "--devices", "1")
 

@@ -164,6 +164,7 @@ def test_mistakes_are_one_line(arguments, said, own_gymnasium, capsys):
 # --- JAX environments in a module of the user's -------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_it_is_listed_trained_evaluated_and_filmed(own_environment, tmp_path, capsys):
     cli.main(["list", own_environment])
     assert f"{own_environment}-v0" in capsys.readouterr().out
@@ -180,6 +181,7 @@ def test_it_is_listed_trained_evaluated_and_filmed(own_environment, tmp_path, ca
         assert film.n_frames > 2
 
 
+@pytest.mark.thorough
 def test_a_parameter_that_is_a_tuple_is_one_after_a_config_json_too(own_environment, capsys):
     env_id = f"{own_environment}:{own_environment}-v0"
     cli.main(["train", "ppo", env_id, *SETTINGS, "--env-kwargs", "size=(7, (8, 9))", "--out", "run"])
@@ -188,6 +190,7 @@ def test_a_parameter_that_is_a_tuple_is_one_after_a_config_json_too(own_environm
     assert capsys.readouterr().out.splitlines()[-1] == trained
 
 
+@pytest.mark.thorough
 def test_without_a_time_limit_an_evaluation_ends_all_the_same(own_environment, capsys, monkeypatch):
     monkeypatch.setattr("bridge.app.evaluation.MOST_STEPS", 30)
     endless = f"{own_environment}:{own_environment}Endless-v0"

@@ -47,6 +47,7 @@ def test_an_error_while_writing_leaves_the_one_before(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_a_run_on_a_full_disk_ends_in_one_line_and_goes_on_when_there_is_room(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
 

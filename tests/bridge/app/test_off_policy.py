@@ -61,6 +61,7 @@ def two_seeds(tmp_path_factory):
     return out
 
 
+@pytest.mark.thorough
 def test_a_run_leaves_what_ppos_does_and_is_evaluated(run, capsys):
     files = {"model.zip", "config.json", "learning_curve.png", "episodes.csv", "checkpoint.zip", "tensorboard"}
     assert {path.name for path in run.iterdir()} >= files
@@ -70,6 +71,7 @@ def test_a_run_leaves_what_ppos_does_and_is_evaluated(run, capsys):
     assert (model.num_timesteps, model._n_updates) == (160, 2 * 18)  # from the 24th step on, after every eighth
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(CONTRIB, "qrdqn"))
 def test_algorithms_of_sb3_contrib_leave_zips_that_it_loads(name, tmp_path):
     env_id, stock, settings = CONTRIB[name]
@@ -86,6 +88,7 @@ def test_without_sb3_contrib_the_command_says_what_to_install(monkeypatch, capsy
     assert 'pip install "jaxenvs[contrib]"' in message
 
 
+@pytest.mark.thorough
 def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, capsys):
     step, out = callbacks.EpisodeLog._on_step, tmp_path / "killed"
 
@@ -135,6 +138,7 @@ def test_ctrl_c_in_the_middle_of_an_iteration_writes_a_checkpoint_at_its_end(run
     assert (run / "episodes.csv").read_text() == (out / "episodes.csv").read_text()
 
 
+@pytest.mark.thorough
 def test_seeds_leave_a_dqn_where_its_own_training_would(two_seeds):
     model = stable_baselines3.DQN.load(two_seeds / "seed-5" / "model.zip")
     assert (model.num_timesteps, model._n_updates, model._n_calls) == (160, 2 * 18, 160)
@@ -143,6 +147,7 @@ def test_seeds_leave_a_dqn_where_its_own_training_would(two_seeds):
     assert (two_seeds / "learning_curve.png").stat().st_size > 10_000
 
 
+@pytest.mark.thorough
 def test_seeds_that_were_interrupted_go_on_bit_for_bit(two_seeds, tmp_path, monkeypatch, capsys):
     make, out = seed_sweep.SeedSweep._compile, tmp_path / "interrupted"
     monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 4)
@@ -168,6 +173,7 @@ def test_seeds_that_were_interrupted_go_on_bit_for_bit(two_seeds, tmp_path, monk
         assert same(weights(out / seed), weights(two_seeds / seed))
 
 
+@pytest.mark.thorough
 def test_a_number_of_iterations_that_nothing_divides_has_a_shorter_row_at_the_end(two_seeds, tmp_path, monkeypatch):
     monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 8)
     monkeypatch.setattr(seed_sweep, "FEWEST_ITERATIONS_PER_ROW", 6)

@@ -13,6 +13,7 @@ from tests.bridge.app.short_runs import error_of
 from tests.tiers import tiered
 
 
+@pytest.mark.thorough
 def test_a_film_shows_the_first_episode_of_the_evaluation(run, tmp_path, capsys):
     film = tmp_path / "film.gif"
     cli.main(["record", str(run), "--out", str(film)])
@@ -28,6 +29,7 @@ def test_a_film_shows_the_first_episode_of_the_evaluation(run, tmp_path, capsys)
         assert image.width == 300  # half of what the environment draws
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("imageio_ffmpeg") is None, reason="needs moviepy")
 def test_a_name_that_ends_with_mp4_gives_an_mp4(run, tmp_path):
     cli.main(["record", str(run), "--out", str(tmp_path / "film.mp4")])
@@ -73,6 +75,7 @@ RUNS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", tiered(RUNS, "maskable_ppo"))
 def test_what_is_legal_and_remembered_is_so_in_a_film(algorithm, tmp_path, capsys):
     env_id, policy_kwargs = RUNS[algorithm]

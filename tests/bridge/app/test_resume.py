@@ -60,6 +60,7 @@ def killed(tmp_path, monkeypatch):
     return kill
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["auto", "torch"])
 def test_a_killed_run_goes_on_as_if_it_had_not_been(engine, killed, tmp_path, capsys):
     out = killed(engine)

@@ -33,6 +33,7 @@ def whole(tmp_path_factory):
     return out
 
 
+@pytest.mark.thorough
 def test_each_seed_has_a_zip_that_sb3_loads_and_goes_on_training(whole):
     first, second = (PPO.load(whole / f"seed-{seed}" / "model.zip") for seed in (5, 6))
     assert all(model.num_timesteps == 256 and model._n_updates == 4 for model in (first, second))
@@ -95,6 +96,7 @@ def test_trained_seeds_are_not_overwritten(whole, capsys):
     assert "holds a trained model" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(whole))
 
 
+@pytest.mark.thorough
 def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys, monkeypatch):
     def interrupted_in_the_first_call(*arguments):
         program = make_program(*arguments)

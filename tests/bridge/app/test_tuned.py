@@ -124,6 +124,7 @@ def test_a_mistake_in_a_file_of_the_zoo_is_said(text, said, tmp_path):
         TrainingConfig.resolve("ppo", "CartPole-v1", hyperparams=written(tmp_path, text, "own.yml"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", TUNED)
 def test_settings_are_those_of_an_installed_zoo(algorithm):
     if find_spec("rl_zoo3") is None or version("rl_zoo3") != "2.9.2":

@@ -99,6 +99,7 @@ def train(line, further=()):
     cli.main(["zoo", "train", "--algo", algorithm, "--env", env_id, "-n", steps, "--seed", "1", *others, *further])
 
 
+@pytest.mark.thorough
 @needs_zoo
 @pytest.mark.parametrize("name", tiered(COMMANDS, "best model"))
 def test_a_training_of_the_zoo_is_one_of_bridge(name, trained, tmp_path, capsys):

@@ -39,6 +39,7 @@ def actor_of(policy):
     return Actor(network, acting_tensors(policy, network))
 
 
+@pytest.mark.thorough(but=["dqn", "gsde"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_actions_are_sb3s(kind):
     policy = POLICIES[kind]()
@@ -50,6 +51,7 @@ def test_greedy_actions_are_sb3s(kind):
         np.testing.assert_allclose(action.reshape(expected.shape), policy.scale_action(expected), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", tiered(KINDS, "dqn", "sac on a dict", "td3", "crossq"))
 def test_predict_gives_sb3s_actions(kind, at_once, monkeypatch):
     policy = POLICIES[kind]()

@@ -37,6 +37,7 @@ FIRST = ("whole batches: A2C", "refusals")
 PLAN = "collecting: compiled\nupdating: compiled\ndevices: 4, each with 2 of the environments and an equal part of each"
 
 
+@pytest.mark.thorough
 def test_an_update_over_devices_is_that_of_the_whole_rollout():
     told = on_devices(*FIRST)["whole batches: A2C"]
     assert told["moved"] > 1e-3
@@ -69,6 +70,7 @@ SETTINGS = {"policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu", "eng
 ALGORITHMS = {"A2C": {"n_steps": 8}, "DQN": {"learning_starts": 16, "buffer_size": 400, "batch_size": 8}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(ALGORITHMS, "A2C"))
 def test_over_one_device_the_bits_are_those_without(name):
     def learnt(devices):

@@ -71,6 +71,7 @@ def compiled_predict(monkeypatch):
     monkeypatch.setattr(predicting, "compile_meanwhile", lambda *arguments: compiled)
 
 
+@pytest.mark.thorough(but=["float64"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_rollout_of_large_numbers_is_valued_as_by_sb3(dtype):
     extractor = {"features_extractor_class": Scaled, "net_arch": [4]}
@@ -90,6 +91,7 @@ def test_large_numbers_in_a_dict_are_valued_as_by_sb3():
     np.testing.assert_allclose(model.rollout_buffer.values, expected.item(), rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["PPO", "DQN", "DDPG"])
 def test_an_update_from_large_numbers_is_sb3s(name):
     def trained(library):
@@ -143,6 +145,7 @@ CLASSES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_class_out_of_range_is_sb3s_error(kind):
     space, inside, outside = CLASSES[kind]
@@ -164,6 +167,7 @@ def test_a_class_out_of_range_that_only_ends_a_rollout_is_sb3s_error(name):
             model.learn(16 if name != "DQN" else 20)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("of", [np.asarray, torch.as_tensor, jnp.asarray])
 def test_predict_refuses_a_class_out_of_range(of, compiled_predict):
     model = make("PPO", Constant(spaces.Discrete(4), 0))

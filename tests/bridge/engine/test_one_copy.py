@@ -46,6 +46,7 @@ class Noop(BaseCallback):
 # --- Where they are --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but=["A2C-Gymnasium", "TD3-Gymnasium"])
 @pytest.mark.parametrize("where", ["Gymnasium", "JAX"])
 @pytest.mark.parametrize("name", NAMES)
 def test_training_changes_tensors_where_they_are(name, where):
@@ -219,6 +220,7 @@ class Box(gymnasium.Env):
         return self._state, float(-np.abs(self._state).sum()), False, self._count == 8, {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", tiered([1, 3, 6], 3))
 @pytest.mark.parametrize("name", ["PPO", "A2C", "SAC", "TD3", "DDPG"])
 def test_stocks_own_code_computes_the_same_bits_with_moved_weights(name, size):
@@ -263,6 +265,7 @@ class Meddling(gymnasium.Wrapper):
         return super().step(action)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("callback", [None, Noop])
 def test_what_a_wrapper_changes_in_the_middle_of_a_training_takes_effect_as_in_sb3(callback):
     models = []
@@ -348,6 +351,7 @@ class Own(VecEnv):
         raise AttributeError(name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("callback", [None, Noop])
 @pytest.mark.parametrize("name", ["A2C", "PPO"])
 def test_values_are_of_the_observations_that_were_acted_on(name, callback):
@@ -375,6 +379,7 @@ def test_a_policy_that_moves_to_shared_memory_acts_with_the_weights_there():
     assert not actions[8:].any()
 
 
+@pytest.mark.thorough
 def test_a_copy_of_a_model_with_a_normalized_env_fails_as_in_sb3():
     env = VecNormalize(bridge.make_vec_env("CartPole-v1", 1, seed=0))
     model = copy.deepcopy(bridge.PPO("MlpPolicy", env, n_steps=4, batch_size=4, n_epochs=1).learn(4))

@@ -42,6 +42,7 @@ def compile_predict_at_once(monkeypatch):
     monkeypatch.setattr(predicting, "CALLS_BEFORE_COMPILING", 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*in one compiled function")
 @pytest.mark.parametrize("backend", ["jax", "serial"])
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -33,6 +33,7 @@ print(faults(20))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [("DQN", {"buffer_size": 50, "learning_starts": 4, "batch_size": 4}), ("A2C", {})],
@@ -73,6 +74,7 @@ def test_the_most_memory_that_was_asked_for_is_kept(monkeypatch):
     assert thresholds == [2, 5, 7]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's")
 def test_memory_that_is_freed_and_taken_again_is_kept():
     # In a separate process, in which it was not called yet.

@@ -50,6 +50,7 @@ class AtRollouts(BaseCallback):
 # --- When weights are synced ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_weights_that_are_written_as_later_rollouts_start_are_those_that_act_and_learn(name, where):
@@ -66,6 +67,7 @@ def test_weights_that_are_written_as_later_rollouts_start_are_those_that_act_and
     assert callback.seen[1:] == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 def test_an_actor_that_is_put_anew_as_a_rollout_starts_acts_in_its_first_step(where):
     def start(callback):
@@ -95,6 +97,7 @@ def test_values_of_steps_before_a_callback_writes_weights_are_those_that_acted(w
     assert callback.seen[8] != 0 == callback.seen[9]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 def test_moments_that_are_written_as_later_rollouts_start_are_those_that_learn(where):
     def start(callback):
@@ -276,6 +279,7 @@ def test_original_rewards_and_observations_are_those_of_each_step(library):
     assert len(observations) == len(rewards) == 32
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_copy_of_a_model_whose_vec_normalize_has_no_environments_can_be_trained_by_hand(library):
     model = make_on_policy(library.PPO, env=VecNormalize(environments("JAX", "discrete"))).learn(16)
@@ -288,6 +292,7 @@ def test_a_copy_of_a_model_whose_vec_normalize_has_no_environments_can_be_traine
 # --- Signals --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_signal_handler_finds_the_replay_buffer_and_loses_nothing(ends, tmp_path, monkeypatch):
     model = make(bridge.SAC, "JAX").learn(8)
@@ -351,6 +356,7 @@ def test_a_handler_that_user_code_saves_and_sets_again_is_the_one_that_was_there
         signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("library", [bridge, sb3_contrib])
 def test_crossq_counts_an_update_before_it_samples_for_it(library):
     seen = []

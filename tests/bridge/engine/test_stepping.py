@@ -69,6 +69,7 @@ def rollout_of(model):
     return buffers[0]
 
 
+@pytest.mark.thorough(but=["box-multi_discrete"])
 @pytest.mark.parametrize(
     ("observation", "action"),
     tiered(
@@ -157,6 +158,7 @@ def test_after_a_fork_sb3_acts_and_learns_instead_of_waiting_for_ever():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.thorough
 def test_weights_that_jax_cannot_share_are_copied_and_followed_all_the_same(monkeypatch):
     monkeypatch.setattr("bridge.engine.acting.is_where_jax_computes", lambda tensor: False)  # as on a GPU of PyTorch's
     model = make(make_vec_env("CartPole-v1", N_ENVS, seed=0))

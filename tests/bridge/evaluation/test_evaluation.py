@@ -82,6 +82,7 @@ def test_episodes_are_those_of_evaluate_policy(env_id):
     assert np.ptp(returns) > 10
 
 
+@pytest.mark.thorough
 def test_dict_observations_are_those_of_evaluate_policy():
     env = Counter(observation_kind="dict", action_kind="box")
     inner = dict(env.observation_space.spaces)
@@ -92,6 +93,7 @@ def test_dict_observations_are_those_of_evaluate_policy():
     np.testing.assert_allclose(evaluate(policy, env, N, max_steps=10).returns, returns, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_short_episodes_weigh_no_more_than_long_ones():
     num_episodes = 400
     result = evaluate(policy_for(Ticket()), Ticket(), num_episodes, max_steps=100)
@@ -106,11 +108,13 @@ def test_short_episodes_weigh_no_more_than_long_ones():
     assert np.mean(first_ended) < 2  # what not to do
 
 
+@pytest.mark.thorough
 def test_results_do_not_depend_on_how_many_episodes_run_at_once():
     run = functools.partial(evaluate, policy_for("CartPole-v1"), "CartPole-v1", 7, deterministic=False)
     assert_equal(run(max_envs=3), run())
 
 
+@pytest.mark.thorough
 def test_episode_i_has_the_seed_plus_i():
     policy = policy_for("CartPole-v1")
     np.testing.assert_array_equal(
@@ -127,6 +131,7 @@ def test_summary_is_mean_and_population_deviation():
 # --- Where episodes end -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_it_tells_who_ended_an_episode():
     policy = policy_for(Counter())
     assert ends(evaluate(policy, Counter(), N, max_steps=5)) == {(5, True, False)}
@@ -141,6 +146,7 @@ def test_episodes_that_go_on_after_max_steps_count_as_truncated():
 # --- Drawn actions ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_drawn_actions_are_reproduced_by_the_seed():
     policy = policy_for("Pendulum-v1")
     drawn = [evaluate(policy, "Pendulum-v1", N, deterministic=False, seed=seed).returns for seed in (0, 0, 100)]
@@ -149,6 +155,7 @@ def test_drawn_actions_are_reproduced_by_the_seed():
     assert not np.isclose(drawn[0], evaluate(policy, "Pendulum-v1", N).returns).any()
 
 
+@pytest.mark.thorough
 def test_actions_are_drawn_from_the_distribution_anew_in_each_step_and_environment():
     probabilities = np.array([0.2, 0.3, 0.5])
     policy = constant_policy(Counter(), np.log(probabilities))
@@ -159,6 +166,7 @@ def test_actions_are_drawn_from_the_distribution_anew_in_each_step_and_environme
     assert result.std == pytest.approx(np.sqrt(variance), rel=0.05)
 
 
+@pytest.mark.thorough
 def test_state_dependent_exploration_keeps_its_matrix_for_an_episode():
     env = Counter(action_kind="box")
     policy = constant_policy(env, [0.0, 0.0], use_sde=True, log_std_init=-2.0)
@@ -170,6 +178,7 @@ def test_state_dependent_exploration_keeps_its_matrix_for_an_episode():
 # --- Models and environments --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_model_and_its_policy_give_the_same_and_stay_as_they_are():
     model = stable_baselines3.A2C("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=0), seed=0)
     model.policy.set_training_mode(True)

@@ -23,6 +23,7 @@ IDS = {"Discrete": "CartPole-v1", "Box": "Pendulum-v1"}
 
 
 # A policy of SB3's is evaluated as one of bridge's: the default run shows it for one of each kind of actions.
+@pytest.mark.thorough(but=["QRDQN-bridge"])
 @pytest.mark.parametrize(
     ("name", "package"),
     tiered(
@@ -50,6 +51,7 @@ def test_episodes_are_those_of_evaluate_policy(name, package):
     assert evaluate(model.policy, env_id, 4, seed=3).mean == result.mean
 
 
+@pytest.mark.thorough
 def test_episodes_that_are_not_deterministic_explore_as_often_as_the_model():
     env = TimeLimit(Counter(length=1000, action_kind="discrete"), 200)
     model = bridge.DQN("MlpPolicy", JaxVecEnv(env, 1, 0), **{**SETTINGS, "policy_kwargs": {"net_arch": [8]}})
@@ -64,6 +66,7 @@ def test_episodes_that_are_not_deterministic_explore_as_often_as_the_model():
     assert evaluate(model.policy, env, 8, deterministic=False).mean == 0
 
 
+@pytest.mark.thorough
 def test_samples_of_sac_differ_and_actions_of_td3_do_not():
     for name, differ in (("SAC", True), ("TD3", False)):
         model = getattr(bridge, name)("MlpPolicy", "Pendulum-v1", **{**SETTINGS, "policy_kwargs": {"net_arch": [8]}})

@@ -91,6 +91,7 @@ WRAPPERS = {
 }
 
 
+@pytest.mark.thorough(but=["own in others"])
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 def test_episodes_through_wrappers_are_those_of_evaluate_policy(wrap, doubled):
     env = wrap(make_vec_env("Pendulum-v1", 4, seed=3))
@@ -101,6 +102,7 @@ def test_episodes_through_wrappers_are_those_of_evaluate_policy(wrap, doubled):
     np.testing.assert_array_equal(result.lengths, lengths)
 
 
+@pytest.mark.thorough
 def test_a_vec_monitor_outside_counts_what_wrappers_make_of_rewards(doubled):
     env = Doubled(make_vec_env("Pendulum-v1", 2, seed=3))
     policy = seeing(env)
@@ -118,12 +120,14 @@ def test_a_wrapper_of_ones_own_runs_in_copies_of_as_many_environments_and_stays_
     np.testing.assert_allclose(result.returns[2:], evaluate(policy, env, 1, seed=5).returns, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_more_episodes_than_environments_run_at_once_in_wrappers_of_sb3():
     env = VecFrameStack(make_vec_env("Pendulum-v1", 1, seed=3), 2)
     policy = seeing(env)
     assert_equal(evaluate(policy, env, 5), evaluate(policy, env, 5, max_envs=2))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_transposed_first", [True, False])
 def test_the_statistics_of_a_training_go_where_they_were_in_it(is_transposed_first):
     if is_transposed_first:
@@ -187,6 +191,7 @@ def test_a_model_brings_the_statistics_of_its_own_vec_normalize():
     assert_equal(evaluate(model, make_vec_env("Pendulum-v1", 2), N), expected)
 
 
+@pytest.mark.thorough
 def test_images_are_transposed_as_sb3_does():
     model = stable_baselines3.A2C("MlpPolicy", JaxVecEnv(Picture(), N, seed=0), policy_kwargs={"net_arch": [8]}, seed=0)
     returns, _ = of_sb3(model, model.get_env(), seed=0)

@@ -89,6 +89,7 @@ def test_it_does_the_same_with_environments_in_other_processes(mode):
         ours.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", tiered(MODES, AutoresetMode.NEXT_STEP))
 def test_over_jaxenvs_own_vector_environment_it_is_a_jax_vec_env(mode):
     env = TimeLimit(Counter(observation_kind="dict"), 4)

@@ -27,6 +27,7 @@ def test_a_second_tank_in_one_process_is_refused(example, library):
     tank.close()
 
 
+@pytest.mark.thorough
 def test_four_tanks_are_trained_in_four_processes_of_which_this_is_none(example, library):
     env = make_vec_env(example.Tank, 4, seed=0, env_kwargs={"library": library}, backend="process")
     here = example.Tank(library)  # the library is free here

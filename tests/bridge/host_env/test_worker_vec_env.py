@@ -35,6 +35,7 @@ def test_a_step_that_takes_longer_than_step_timeout_is_named_and_its_worker_kill
     assert all(worker.poll() is not None for worker in started)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [SIGKILL, HANG])
 def test_a_worker_that_is_started_again_truncates_its_environments_and_no_others(workers, start, caplog, fault):
     venv = start(on_worker_death="restart", step_timeout=TIMEOUT)

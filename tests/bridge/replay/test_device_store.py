@@ -68,6 +68,7 @@ def is_compiled(model):
 # --- Kinds of observations ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["DQN", "SAC"], "DQN"))
 def test_numbers_of_a_discrete_space_are_stored_as_the_environments_gave_them(name):
     model = make(name, make_env(name, kind="discrete"))
@@ -85,6 +86,7 @@ def test_numbers_of_a_discrete_space_are_stored_as_the_environments_gave_them(na
 # --- The order of keys ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["DQN", "SAC"], "DQN"))
 def test_observations_whose_keys_are_in_any_order_are_stored_by_name_and_cut_no_episode(name):
     model = model_of_parts(name)
@@ -188,6 +190,7 @@ def test_a_reset_by_hand_moves_no_row_and_ends_slices():
     np.testing.assert_array_equal(buffer.rewards, kept.rewards)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["jax", "serial"])
 def test_no_slice_crosses_the_reset_that_learn_makes(backend):
     """In an environment whose observation is often the same before and after the reset."""
@@ -343,6 +346,7 @@ def test_an_interrupted_copy_to_the_host_loses_nothing(monkeypatch):
     assert buffer.rewards[0] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_dict", [False, True])
 def test_on_a_cpu_arrays_move_without_a_copy_unless_other_code_keeps_them(is_dict):
     box = spaces.Box(-1, 1, (2,))

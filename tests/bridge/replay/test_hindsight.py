@@ -198,6 +198,7 @@ def test_lent_and_brought_back_it_is_the_same(steps):
     assert assert_same_samples(buffer, kept, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", tiered(["future", "final", "episode"], "future"))
 def test_a_program_draws_the_transitions_and_goals_that_the_host_draws(strategy):
     """Both draw each transition equally often, but never those in running episodes."""

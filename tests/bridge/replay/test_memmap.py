@@ -82,6 +82,7 @@ def test_reset_forgets_what_is_in_files_too(tmp_path):
     assert open_buffer(tmp_path).size() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the script forks")
 def test_killed_writers_leave_a_consistent_buffer_each_time(tmp_path):
     script = Path(__file__).with_name("killed_writers.py")

@@ -197,6 +197,7 @@ def sac(**kwargs):
     return stable_baselines3.SAC("MlpPolicy", env, device="cpu", buffer_size=100, **settings, **kwargs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make_model", [dqn, sac])
 def test_stock_algorithms_learn_the_very_same_on_it(make_model):
     # The second `learn` resets the environments.

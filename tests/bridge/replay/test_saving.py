@@ -71,6 +71,7 @@ def sample(buffer):
     return found
 
 
+@pytest.mark.thorough
 def test_sb3_reads_it_without_bridge_and_jax(tmp_path):
     made = {f"{kind}_{steps}": filled(kind, steps) for kind in KINDS for steps in (13, 20, 47)}
     for name, buffer in made.items():
@@ -105,6 +106,7 @@ def test_it_comes_back_with_the_same_arrays_and_resets(kind):
         np.testing.assert_array_equal(sample(again)[name], expected, name)
 
 
+@pytest.mark.thorough
 def test_one_that_sb3_has_gone_on_with_is_read_as_sb3s(tmp_path):
     env = bridge.make_vec_env("CartPole-v1", 2, seed=0)
     settings = {"seed": 0, "buffer_size": 60, "learning_starts": 1000, "device": "cpu"}

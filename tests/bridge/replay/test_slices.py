@@ -164,6 +164,7 @@ def filled(episode_length=None, rows=40, capacity=32, seed=0):
     return oracle
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("length", "strict"), [(1, True), (4, True), (4, False), (9, True)])
 def test_windows_are_equally_likely(length, strict):
     oracle = filled()

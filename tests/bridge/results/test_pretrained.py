@@ -31,6 +31,7 @@ def test_files_are_complete_and_small(name):
     assert (folder / "agent.mp4").stat().st_size <= MOST_BYTES
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [("ppo", "CartPole-v1"), ("ppo", "Pendulum-v1")], ids="-".join)
 def test_an_agent_earns_what_is_written(name):
     model = bridge.load_pretrained(*name, n_envs=2)

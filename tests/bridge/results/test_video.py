@@ -27,6 +27,7 @@ def model():
     return bridge.PPO("MlpPolicy", bridge.make_vec_env("CartPole-v1", 2, seed=0), n_steps=8, seed=0).learn(16)
 
 
+@pytest.mark.thorough
 def test_the_episodes_are_those_of_evaluate_and_the_model_is_unchanged(model, tmp_path):
     before = model.get_env().get_attr("state"), model._last_obs.copy()
     episodes = bridge.record(model, tmp_path / "film.gif", n_episodes=2, seed=5)
@@ -75,6 +76,7 @@ def test_mp4_of_a_gymnasium_environment_that_the_model_was_trained_in_by_its_id(
     assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["jax", "serial"])
 def test_wrappers_around_the_environments_are_copied(backend, tmp_path):
     env = VecNormalize(VecFrameStack(bridge.make_vec_env("CartPole-v1", 2, seed=0, backend=backend), 3))

@@ -72,6 +72,7 @@ def test_a_row_of_metrics_is_the_mean_of_its_episodes_and_the_mean_return_after_
     assert np.isnan(row["iteration_episode_return"])
 
 
+@pytest.mark.thorough
 def test_running_statistics_are_each_seeds_own():
     first, second = train_seeds(make("CrossQ"), 12, seeds=range(2))
     means = [model.policy.actor.state_dict()["latent_pi.0.ra_mean"] for model in (first, second)]

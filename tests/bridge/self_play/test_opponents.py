@@ -37,16 +37,19 @@ def first_moves(opponent):
     return set(cells[cells.any(axis=1)].argmax(axis=1).tolist())
 
 
+@pytest.mark.thorough
 def test_a_zip_plays_as_its_policy_does(zips):
     assert first_moves(zips[0]) == {0}
     assert first_moves(str(zips[1])) == {8}
 
 
+@pytest.mark.thorough
 def test_of_a_list_one_is_drawn_for_each_game(zips):
     assert first_moves(list(zips)) == {0, 8}
     assert len(first_moves([zips[0], "random"])) > 4
 
 
+@pytest.mark.thorough
 def test_random_plays_all_moves():
     assert first_moves("random") == set(range(9))
 

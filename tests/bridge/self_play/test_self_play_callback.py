@@ -45,6 +45,7 @@ class Biases(Recorder):
         self.seen.append(bias(self.model))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("library", [bridge, sb3_contrib])
 def test_the_pool_holds_chance_the_first_the_newest_and_some_between(library):
     model, biases = make(algorithm=library.MaskablePPO), Biases()
@@ -57,6 +58,7 @@ def test_the_pool_holds_chance_the_first_the_newest_and_some_between(library):
         np.testing.assert_array_equal(pool(model).parameters[LOGITS][place], biases.seen[number - 1])
 
 
+@pytest.mark.thorough
 def test_places_that_hold_no_copy_yet_are_never_drawn():
     model = make()
     model.learn(2 * ROLLOUT, callback(pool_size=8))
@@ -77,6 +79,7 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_new_opponents_compile_nothing(prioritized, compiled):
     model = make()
@@ -113,6 +116,7 @@ def test_prioritized_draws_hard_opponents_more_often():
     np.testing.assert_allclose(weights, [0.25, *(0.75 * expected / expected.sum())], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_make_vec_env_with_self_needs_no_callback_in_learn():
     model = make()
     model.learn(ROLLOUT)
@@ -137,6 +141,7 @@ def test_the_pool_is_saved_and_resumed_with_the_model(tmp_path):
     np.testing.assert_array_equal(after.parameters[LOGITS][-1], bias(model))
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_continues_bit_for_bit(tmp_path):
     settings = {"every": 2 * ROLLOUT, "prioritized": True}
     whole, part = make(), make()
@@ -182,6 +187,7 @@ def test_wrong_settings_are_named(settings, message):
         SelfPlayCallback(**settings)
 
 
+@pytest.mark.thorough
 def test_a_game_of_three_players_trains_by_self_play():
     env = JaxVecEnv(SelfPlay(Race()), N_ENVS, seed=0)
     model = bridge.PPO("MlpPolicy", env, **SETTINGS)

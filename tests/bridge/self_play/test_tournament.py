@@ -30,6 +30,7 @@ def result():
     return bridge.tournament(players, TicTacToe(), 200)
 
 
+@pytest.mark.thorough
 def test_every_pair_plays_all_games(result):
     games = result.wins + result.losses + result.draws
     np.testing.assert_array_equal(games, 200 * (1 - np.eye(4)))
@@ -39,6 +40,7 @@ def test_every_pair_plays_all_games(result):
     assert 60 < result.wins[0, 1] < 140
 
 
+@pytest.mark.thorough
 def test_the_score_against_chance_is_what_evaluate_finds(result):
     env = bridge.make_vec_env(TicTacToe(), 1, opponent="random")
     model = make()
@@ -61,6 +63,7 @@ def test_who_always_wins_has_a_finite_rating():
     assert 500 < ratings[0] - ratings[1] < 1000
 
 
+@pytest.mark.thorough
 def test_the_interval_holds_the_rating_and_shrinks_with_more_games(result):
     assert (result.elo_interval[:, 0] <= result.elo).all()
     assert (result.elo <= result.elo_interval[:, 1]).all()

@@ -68,6 +68,7 @@ def explored(env, noise, package=bridge, steps=400):
     return actions - mean.reshape(-1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("env_class", tiered([Matrix, Column], Matrix))
 def test_each_number_of_an_action_of_any_shape_has_its_noise(env_class):
     sigma = SIGMA if env_class is Matrix else np.array([[0.01], [0.1]])
@@ -117,6 +118,7 @@ def test_a_subclass_of_the_noise_of_many_environments_is_asked():
     np.testing.assert_allclose(added, 0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_noise_of_ones_own_leaves_the_update_compiled():
     class Mine(NormalActionNoise):
         """Noise with the interface of SB3's."""

@@ -47,6 +47,7 @@ def test_set_attr_of_no_environments_changes_nothing():
     assert venv.get_attr("length") == [5] * 3
 
 
+@pytest.mark.thorough
 def test_monitor_kwargs_are_used_without_a_folder():
     venv = make_vec_env(Counter, 3, monitor_kwargs={"info_keywords": ("count",)})
     assert isinstance(venv, VecMonitor)

@@ -128,6 +128,7 @@ def test_env_is_wrapped_knows_monitor_alone():
     assert venv.env_is_wrapped(type("Other", (Monitor.__mro__[1],), {}), indices=[0]) == [False]
 
 
+@pytest.mark.thorough
 def test_render_tiles_the_first_environments():
     venv = make_vec_env("CartPole-v1", 40, seed=0)
     venv.reset()

@@ -50,6 +50,7 @@ def assert_same_step(ours, reference):
         chex.assert_trees_all_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("env", "num_steps"),
     [
@@ -76,6 +77,7 @@ def test_it_does_what_dummy_vec_env_does_with_monitored_environments(env, num_st
     chex.assert_trees_all_close(ours.reset(), plain(reference.reset()), atol=1e-6)  # the next episode, unseeded
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", OBSERVATIONS)
 def test_every_kind_of_observation_arrives_in_its_space(kind):
     venv = counter(observation_kind=kind)
@@ -84,6 +86,7 @@ def test_every_kind_of_observation_arrives_in_its_space(kind):
             assert venv.observation_space.contains(jax.tree.map(lambda leaf, index=index: leaf[index], observation))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ACTIONS)
 def test_every_kind_of_action_reaches_the_environment(kind):
     venv = counter(action_kind=kind)
@@ -139,6 +142,7 @@ def test_every_info_is_a_dict_of_its_own():
     assert ends > 4
 
 
+@pytest.mark.thorough
 def test_time_limit_truncated_is_false_where_the_episode_also_terminated():
     truncated, both = (JaxVecEnv(TimeLimit(Counter(length=length), 4), 2, 0) for length in (9, 4))
     for venv, expected in ((truncated, True), (both, False)):
@@ -149,6 +153,7 @@ def test_time_limit_truncated_is_false_where_the_episode_also_terminated():
         assert [info["TimeLimit.truncated"] for info in infos] == [expected, expected]
 
 
+@pytest.mark.thorough
 def test_environment_i_of_a_seed_replays_environment_0_of_seed_plus_i():
     many, one = make_vec_env("CartPole-v1", 4, seed=10), make_vec_env("CartPole-v1", 1, seed=12)
     np.testing.assert_allclose(many.reset()[2], one.reset()[0], atol=1e-7)
@@ -157,6 +162,7 @@ def test_environment_i_of_a_seed_replays_environment_0_of_seed_plus_i():
         np.testing.assert_allclose(a[0][2], b[0][0], atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_seed_takes_effect_at_the_next_reset_and_only_there():
     venv = make_vec_env("CartPole-v1", 2, seed=3)
     first, second = venv.reset(), venv.reset()
@@ -222,6 +228,7 @@ def roll(venv, steps):
     return [venv.step(actions)[:3] for actions in sample_actions(venv, steps)]
 
 
+@pytest.mark.thorough
 def test_state_out_and_in_continues_bit_for_bit(tmp_path):
     venv = make_vec_env("CartPole-v1", 5, seed=1)
     venv.reset()
@@ -274,6 +281,7 @@ def test_make_vec_env_takes_environments_classes_and_wrappers():
     np.testing.assert_array_equal(d.reset(), e.reset())
 
 
+@pytest.mark.thorough
 def test_a_monitor_folder_gets_the_log_of_episodes(tmp_path, recwarn):
     venv = make_vec_env(Counter, 2, monitor_dir=str(tmp_path))
     venv.reset()
@@ -285,6 +293,7 @@ def test_a_monitor_folder_gets_the_log_of_episodes(tmp_path, recwarn):
     assert [row.split(",")[:2] for row in rows] == [["5.0", "5"]] * 2
 
 
+@pytest.mark.thorough
 def test_step_torch_gives_what_step_gives():
     venv, twin = (JaxVecEnv(TimeLimit(CartPole(), 9), 6, 0) for _ in range(2))
     venv.reset()

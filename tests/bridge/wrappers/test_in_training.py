@@ -38,6 +38,7 @@ def close_steps(recorder, stepped):
 # --- VecNormalize ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_vec_normalize_is_where_stepping_through_it_would_be():
     env, theirs = (VecNormalize(make_env(), gamma=0.9, clip_obs=2.0) for _ in range(2))
     recorder = Recorder()
@@ -61,6 +62,7 @@ def test_the_buffer_has_the_observations_that_the_policy_saw():
     make(VecNormalize(make_env()), engine="xla").learn(ROLLOUT, callback=[recorder, OnRolloutEnd(check)])
 
 
+@pytest.mark.thorough
 def test_training_can_be_turned_off_between_rollouts():
     env = VecNormalize(make_env())
     model = make(env, engine="xla").learn(ROLLOUT)
@@ -83,6 +85,7 @@ def test_statistics_go_on_from_a_file(tmp_path):
 # --- VecMonitor -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*already wrapped with a `Monitor`")
 def test_without_a_callback_the_monitor_counts_and_the_model_keeps_its_episodes(tmp_path):
     env = VecMonitor(make_env(), str(tmp_path / "log"))

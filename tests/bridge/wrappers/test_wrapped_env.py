@@ -40,6 +40,7 @@ def counters(kind="box"):
     return JaxVecEnv(VectorEnv(env, 3, env_axis=0))
 
 
+@pytest.mark.thorough(but=["dict-<lambda>2"])
 @pytest.mark.parametrize(
     ("kind", "wrap"),
     [
@@ -62,10 +63,12 @@ def test_a_rollout_is_what_stepping_through_the_wrappers_is(kind, wrap):
     assert_same_rollout(wrap, lambda: counters(kind), ACTIONS)
 
 
+@pytest.mark.thorough
 def test_64_bits_of_precision_stay_those_of_sb3(x64):
     assert_same_rollout(lambda env: VecMonitor(VecFrameStack(VecNormalize(env), 2)), counters, ACTIONS)
 
 
+@pytest.mark.thorough
 def test_the_log_of_a_monitor_has_a_row_for_each_episode(tmp_path):
     names = iter(["ours", "theirs"])
     wrap = lambda env: VecMonitor(VecNormalize(env), str(tmp_path / next(names)), info_keywords=("count",))  # noqa: E731
@@ -78,6 +81,7 @@ def test_the_log_of_a_monitor_has_a_row_for_each_episode(tmp_path):
         assert float(r) == pytest.approx(float(expected[0]), rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_normalisation_that_was_never_reset_is_compiled_too():
     env = counters()
     last_obs = env.reset()
@@ -125,6 +129,7 @@ def checked(monkeypatch):
     return make
 
 
+@pytest.mark.thorough
 def test_what_is_not_a_number_raises_what_sb3_raises_and_the_rollout_did_not_take_place(checked):
     ours, theirs, last_obs = checked(raise_exception=True)
     before = ours.unwrapped.get_state()
@@ -215,6 +220,7 @@ def test_a_wrapper_that_gives_another_state_than_it_got_is_named(monkeypatch):
 # --- The example of the documentation -------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_the_wrapper_of_the_documentation_is_compiled(monkeypatch):
     monkeypatch.setattr(wrapped_env, "_COMPILED", dict(wrapped_env._COMPILED))
     (code,) = re.findall(r"```python\n(.*?)```", Path("docs/wrappers.md").read_text(), re.DOTALL)

@@ -91,6 +91,7 @@ def batches(things: Any) -> list[list[Any]]:
     return [things[i : i + NUM_ENVS] for i in range(0, len(things), NUM_ENVS)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["mixed"])
 def test_a_step_from_each_state_of_the_reference(kind: str) -> None:
     """Flights, landings on one leg and on both, crashes, coming to rest."""

@@ -34,6 +34,7 @@ def test_the_window_holds_what_is_near() -> None:
     assert near[-1, 2] == edges[-1, 2]
 
 
+@pytest.mark.thorough
 def test_lidar_measures_level_ground() -> None:
     near = terrain.window(terrain.edges(jnp.full(terrain.POINTS, 2.0)), jnp.float32(10), 1, 14)
     above = jnp.array([10.0, 5.0])

@@ -85,6 +85,7 @@ def references() -> list[Any]:
     return envs
 
 
+@pytest.mark.thorough
 def test_obstacles_of_the_draws_of_the_reference(references: list[Any]) -> None:
     made = [heard_draws(seed) for seed in range(8)]
     heights, boxes = jax.jit(jax.vmap(heights_and_boxes))(stacked(made))
@@ -118,6 +119,7 @@ def test_the_most_boxes_find_place() -> None:
     assert most[terrain.START] == obstacles.BOXES
 
 
+@pytest.mark.thorough
 def test_rays_end_at_boxes_that_they_enter() -> None:
     ahead = [2.0, -9.0, 3.0, 9.0]
     around = [-1.0, -1.0, 1.0, 1.0]  # a ray that begins in a box does not end there

@@ -122,6 +122,7 @@ def test_terrain_of_the_draws_of_the_reference() -> None:
     np.testing.assert_allclose(ours, env.terrain_y, rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_terrain_of_our_draws_is_like_the_reference() -> None:
     """Stretches of 5 to 9 points, each of which begins level; slopes as spread as the reference's."""
     ours = np.asarray(jax.jit(jax.vmap(random_heights))(jax.random.split(jax.random.key(0), 64)))

@@ -96,6 +96,7 @@ SEEN_IN_ONE_RUN: dict[tuple[str, bool], dict[str, int]] = {
 }
 
 
+@pytest.mark.thorough(but=["Freeway-True", "SpaceInvaders-False"])
 @pytest.mark.parametrize(
     ("game", "ramping"),
     tiered(CASES, *((game, True) for game in NAMES), ("Seaquest", False), ("SpaceInvaders", False)),

@@ -117,6 +117,7 @@ def pair(request):
     return KINDS[request.param]()
 
 
+@pytest.mark.thorough(but=["state-dependent, one deviation", "state-dependent, squashed"])
 def test_log_prob_is_sb3s(pair):
     ours, reference = pair
     action = ours.sample(ours.noise(jax.random.key(0), 1)[0])
@@ -140,6 +141,7 @@ def test_mode_is_sb3s(pair):
     np.testing.assert_allclose(ours.mode(), reference.mode(), rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_legal", [1, 2, 3])
 def test_the_entropy_of_equal_chances_is_the_logarithm_of_how_many_are_legal(n_legal):
     legal = jnp.arange(3)[None] < n_legal
@@ -160,6 +162,7 @@ def test_where_nothing_is_legal_all_actions_are_as_likely(make):
         assert ((each - 250) ** 2 / 250).sum() < 16.3  # chi-squared of 3 degrees, 0.1 %
 
 
+@pytest.mark.thorough
 def test_one_legal_action_among_a_thousand_that_were_unlikely_is_sure():
     """Whose chances, in float32, do not quite add up to one before."""
     logits = jnp.full((2, 992), -17.0).at[0, 0].set(0.0).at[1].set(0.0)
@@ -191,6 +194,7 @@ def test_equal_noise_gives_equal_actions_and_other_noise_others(pair):
     assert not np.array_equal(ours.sample(first), ours.sample(second))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary"])
 def test_discrete_actions_come_as_often_as_their_probability_says(kind):
     ours, _ = KINDS[kind]()
@@ -199,6 +203,7 @@ def test_discrete_actions_come_as_often_as_their_probability_says(kind):
     np.testing.assert_allclose(-mean_log_prob, ours.entropy(), atol=0.03)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["gaussian", "state-dependent"])
 def test_gaussian_actions_spread_as_their_probability_says(kind):
     ours, reference = KINDS[kind]()
@@ -207,6 +212,7 @@ def test_gaussian_actions_spread_as_their_probability_says(kind):
     np.testing.assert_allclose(samples.std(0), reference.distribution.stddev, rtol=0.06)
 
 
+@pytest.mark.thorough
 def test_no_gradient_of_the_log_prob_flows_into_the_features_of_exploration():
     ours, _ = state_dependent()
     action = ours.mode() + 0.1

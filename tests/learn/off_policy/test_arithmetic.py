@@ -298,11 +298,13 @@ def assert_same(settings, state, metrics, model, tolerance):
 # CrossQ's renormalisation takes the biases before it away again. In float32, their gradients are hardly more than
 # rounding, and Adam makes whole steps of that. tests/bridge/translate/policies/test_off_policy_updates.py has a larger
 # epsilon.
+@pytest.mark.thorough(but=["DQN"])
 @pytest.mark.parametrize("case", tiered([case for case in CASES if "CrossQ" not in case], "DQN", "SAC", "TQC"))
 def test_an_update_is_sb3s(case, monkeypatch):
     assert_same(*updated_by_both(case, 1, torch.float32, monkeypatch), tolerance=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case",
     tiered(CASES, "QRDQN, scaled down", "TD3", "CrossQ, fixed"),  # of the others one update, above
@@ -311,6 +313,7 @@ def test_a_hundred_updates_are_sb3s(case, monkeypatch, float64):
     assert_same(*updated_by_both(case, 100, torch.float64, monkeypatch), tolerance=1e-8)
 
 
+@pytest.mark.thorough
 def test_dqn_changes_its_target_at_the_steps_of_sb3():
     model = make_stock("DQN", {"target_update_interval": 6, "tau": 0.3, "learning_starts": 0}, torch.float32)
     model.n_envs = 2  # so that every third call is one
@@ -345,6 +348,7 @@ def test_exploration_falls_as_sb3s(fraction):
         np.testing.assert_allclose(DQN(**settings).exploration_rate(progress), theirs(1 - progress), rtol=1e-5)
 
 
+@pytest.mark.thorough(but=["CrossQ"])
 @pytest.mark.parametrize("name", tiered(OURS, *OURS.keys() - {"DDPG"}))  # whose policy is that of TD3
 def test_networks_have_the_names_shapes_and_initialisation_of_sb3s(name):
     model = make_stock(name, {}, torch.float32)

@@ -78,6 +78,7 @@ def assert_equal(a, b):
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(TRAININGS, "DQN"))
 def test_a_training_that_stops_and_goes_on_gives_the_same_bits(name):
     start, whole, whole_metrics = trained(name)
@@ -111,6 +112,7 @@ def test_a_crossq_policy_may_have_no_hidden_layers():
     assert [network.sizes for network in (policy.actor.latent_pi, *policy.critic.q_networks)] == [(3,), (4, 1), (4, 1)]
 
 
+@pytest.mark.thorough
 def test_dqn_explores_less_and_less():
     training = TRAININGS["DQN"]
     policy, settings = training.network, training.algorithm.replace(exploration_final_eps=0.0)
@@ -139,6 +141,7 @@ def test_the_store_holds_what_the_environments_did():
     assert replay.size == 30
 
 
+@pytest.mark.thorough
 def test_a_store_of_a_normalised_training_holds_what_was_there():
     _, end, _ = trained("SAC")
     assert np.abs(np.linalg.norm(end.replay.observation[:30, :, :2], axis=-1) - 1).max() < 1e-5
@@ -177,6 +180,7 @@ def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
     )
 
 
+@pytest.mark.thorough
 def test_a_training_copies_nothing_of_its_store():
     capacity = 54_321
     training = TRAININGS["DQN"].replace(buffer_size=capacity * NUM_ENVS, n_steps=2)
@@ -188,6 +192,7 @@ def test_a_training_copies_nothing_of_its_store():
     assert not [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(TRAININGS, "DQN"))
 def test_with_debug_nans_a_training_runs_and_there_is_0_where_no_episode_ended(name):
     start = trained(name)[0]

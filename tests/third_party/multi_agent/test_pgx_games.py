@@ -97,6 +97,7 @@ def assert_same_games(name, count):
     assert len(np.unique(np.asarray(state.inner.inner.observation).reshape(count, -1), axis=0)) > count / 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(NAMES, "connect_four", "tic_tac_toe"))
 def test_a_few_games_are_those_of_pgx(name):
     assert_same_games(name, 32)
@@ -130,6 +131,7 @@ def test_an_illegal_move_loses_for_the_player_who_made_it():
     assert timestep.info["rewards"][first] == 1
 
 
+@pytest.mark.thorough
 def test_connect_four_trains_by_self_play():
     import bridge
 

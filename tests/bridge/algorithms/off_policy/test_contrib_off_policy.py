@@ -51,6 +51,7 @@ def statistics(model):
     return {name: buffer.clone() for name, buffer in model.policy.named_buffers()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", tiered(["one program", "the host"], "one program"))
 def test_running_statistics_of_crossq_are_in_the_policy_in_its_zip_and_in_predict(where, tmp_path):
     env = make_env("CrossQ")
@@ -103,6 +104,7 @@ class Normalizing(BaseFeaturesExtractor):
         return self.layers(observations)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"], "TQC"))
 def test_an_extractor_that_normalises_by_batches_is_left_to_sb3(name):
     kwargs = {"net_arch": [8], "features_extractor_class": Normalizing}

@@ -42,6 +42,7 @@ def make(name="DQN", env=None, library=bridge, **settings):
     return getattr(library, name)("MultiInputPolicy", env, policy_kwargs={"net_arch": [8]}, **{**SETTINGS, **settings})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN"))
 def test_on_jax_environments_all_of_a_training_is_one_program(name):
     model = make(name).learn(120)
@@ -62,6 +63,7 @@ def test_on_jax_environments_all_of_a_training_is_one_program(name):
     assert (buffer.ep_length > 0).sum() >= 2 * (30 - 2 * 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN", "SAC"))
 def test_on_gymnasiums_environments_updates_are_compiled(name):
     model = make(name, BitFlippingEnv(n_bits=4, continuous=is_continuous(name))).learn(40)
@@ -70,6 +72,7 @@ def test_on_gymnasiums_environments_updates_are_compiled(name):
     assert model._n_updates > 10
 
 
+@pytest.mark.thorough
 def test_a_ratio_of_other_goals_that_is_changed_is_the_one_that_counts():
     """SB3 reads `n_sampled_goal` once."""
     model = make().learn(16)
@@ -90,6 +93,7 @@ def test_learning_before_an_episode_has_ended_is_refused_as_by_sb3():
             make(env=env, learning_starts=starts, seed=1).learn(14)
 
 
+@pytest.mark.thorough
 def test_a_watched_training_is_the_quiet_one():
     """However it is cut into programs."""
 
@@ -105,6 +109,7 @@ def test_a_watched_training_is_the_quiet_one():
         np.testing.assert_array_equal(*(getattr(model.replay_buffer, name) for model in (quiet, watched)), err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("truncate", [True, False])
 def test_zips_and_buffers_go_on_in_either_library(tmp_path, truncate):
     for first, second in ((bridge, STOCK), (STOCK, bridge)):
@@ -137,6 +142,7 @@ def test_a_buffer_of_a_program_goes_on_in_a_program(tmp_path):
     assert other._n_updates > model._n_updates
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_goes_on_as_if_nothing_had_come_between(tmp_path):
     whole = make().learn(60)
     save_checkpoint(whole, tmp_path / "model")

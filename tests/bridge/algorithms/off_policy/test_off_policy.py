@@ -28,6 +28,7 @@ def is_compiled(model):
 # --- Programs -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3", "QRDQN", "TQC", "CrossQ"], "DQN", "SAC", "CrossQ"))
 def test_how_a_training_is_cut_into_programs_changes_no_bit(name, monkeypatch):
     states = []
@@ -66,6 +67,7 @@ def test_a_training_compiles_its_program_once():
 # --- The store ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("length", "limit"), [(3, 7), (9, 4), (5, 5)], ids=["terminated", "truncated", "both"])
 @pytest.mark.parametrize("name", ["DQN", "TD3"])
 def test_the_store_holds_the_transitions_of_the_environments(name, length, limit):
@@ -112,6 +114,7 @@ def test_the_store_holds_as_many_transitions_as_it_was_made_for(length):
 # --- Arguments ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but=["6-SAC", "6-TD3"])
 @pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
 @pytest.mark.parametrize("total", [6, 8, 50])
 def test_updates_and_episodes_are_as_many_as_sb3s(name, total):
@@ -125,6 +128,7 @@ def test_updates_and_episodes_are_as_many_as_sb3s(name, total):
         assert ours.exploration_rate == stock.exploration_rate
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -156,6 +160,7 @@ def test_targets_follow_as_often_as_in_sb3(name, settings):
         np.testing.assert_allclose(ours.policy.state_dict()[part], each, rtol=1e-4, atol=1e-6, err_msg=part)
 
 
+@pytest.mark.thorough
 def test_actions_are_random_until_learning_starts_and_those_of_the_policy_after():
     model = make("TD3", action_noise=None, gradient_steps=0)
     with torch.no_grad():
@@ -182,6 +187,7 @@ def test_the_share_of_random_actions_follows_its_schedule():
 # --- Failures -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_parameters_that_become_nan_are_an_error_and_those_from_before_are_kept():
     model = make().learn(24)
     before = state_of(model)
@@ -265,6 +271,7 @@ class Ends(ScheduledCallback):
         return True
 
 
+@pytest.mark.thorough
 def test_a_callback_that_wants_no_more_than_ends_leaves_programs_long(monkeypatch):
     class Each(Ends):
         def steps_until_needed(self, num_timesteps, num_envs):
@@ -283,6 +290,7 @@ def test_a_callback_that_wants_no_more_than_ends_leaves_programs_long(monkeypatc
     assert len(quiet.ends) > 0
 
 
+@pytest.mark.thorough
 def test_the_update_that_is_due_is_not_lost_where_a_program_gives_way_to_the_host():
     model, stock_like = make(), make()
     stock_like.learn(96)
@@ -297,6 +305,7 @@ def test_the_update_that_is_due_is_not_lost_where_a_program_gives_way_to_the_hos
     assert model._n_updates == stock_like._n_updates
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["acting compiled", "SB3's code"])
 def test_the_host_takes_the_rest_of_an_iteration_that_a_program_has_begun(mode):
     class StepAside(ScheduledCallback):

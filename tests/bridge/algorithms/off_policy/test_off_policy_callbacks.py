@@ -74,6 +74,7 @@ def logged(model, folder, total, **learn):
         return [{name: value for name, value in row.items() if name not in TIMES} for row in csv.DictReader(file)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
 @pytest.mark.parametrize("log_interval", [1, 3])
 def test_logs_come_at_sb3s_steps_with_sb3s_names_and_counts(name, log_interval, tmp_path):

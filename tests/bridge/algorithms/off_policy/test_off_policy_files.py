@@ -112,6 +112,7 @@ def wrapped(name):
     return VecNormalize(make_env("SAC"), gamma=0.9) if name == "on the host" else make_env(name)
 
 
+@pytest.mark.thorough(but=["DQN"])
 @pytest.mark.parametrize("name", tiered(["DQN", "TD3", "on the host"], "DQN", "on the host"))
 def test_a_training_that_goes_on_from_a_checkpoint_is_one_that_was_not_interrupted(name, tmp_path):
     algorithm = "SAC" if name == "on the host" else name

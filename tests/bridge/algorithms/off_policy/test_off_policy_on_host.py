@@ -74,6 +74,7 @@ def assert_same(ours, stock, total=60, tolerance=1e-4, **kwargs):
         np.testing.assert_allclose(mine[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.thorough(but=["defaults", "n_steps-gamma"])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -101,6 +102,7 @@ def test_dqn_learns_what_sb3s_learns(settings):
     assert_same(ours, stock)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -141,6 +143,7 @@ def without_noise(monkeypatch):
     compiled_update.cache_clear()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings",
     [
@@ -194,6 +197,7 @@ def test_the_discount_of_several_steps_is_the_buffers_in_a_program_too():
     assert (model._settings_now().gamma, model._settings_now().n_steps) == (0.5, 2)
 
 
+@pytest.mark.thorough
 def test_hindsight_replay_learns_what_sb3s_learns():
     kwargs = {"replay_buffer_class": stable_baselines3.HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 2}}
     ours, stock = make_pair("DQN", observation="goal", policy="MultiInputPolicy", **kwargs)
@@ -222,6 +226,7 @@ def test_images_are_learnt_from_in_a_compiled_training_if_all_is_to_be_compiled(
     np.testing.assert_array_equal(model.replay_buffer.next_observations[:20].reshape(20, 2, -1), count + 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("use_sde_at_warmup", tiered([False, True], False))
 def test_state_dependent_exploration_keeps_its_noise_for_as_long_as_it_is_told(use_sde_at_warmup):
     env = bridge.JaxVecEnv(Counter(length=100, action_kind="box"), 2, 0)
@@ -245,6 +250,7 @@ def test_state_dependent_exploration_keeps_its_noise_for_as_long_as_it_is_told(u
     assert (max(distance(first, first + 4) for first in (0, 4)) < 1e-3) == use_sde_at_warmup
 
 
+@pytest.mark.thorough
 def test_noises_of_environments_may_differ():
     each = [noise.NormalActionNoise(np.zeros(2), np.full(2, sigma)) for sigma in (0.0, 0.8)]
     together = noise.VectorizedActionNoise(each[0], 2)

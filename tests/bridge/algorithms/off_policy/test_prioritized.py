@@ -134,6 +134,7 @@ def sac(plain, data):
     return errors
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "update"), [("DQN", dqn), ("SAC", sac), ("TD3", td3)])
 def test_updates_on_a_prioritised_buffer_are_those_of_plain_pytorch(name, update):
     model = filled(name)
@@ -152,6 +153,7 @@ def test_updates_on_a_prioritised_buffer_are_those_of_plain_pytorch(name, update
     assert len(np.unique(stored)) > 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3"], "DQN", "SAC"))
 def test_a_training_draws_what_surprised_it(name):
     model = make(name, **BUFFER, **({"n_steps": 1} if "n_steps" in OWN[name] else {}))

@@ -158,6 +158,7 @@ def train_both(stock, ours):
 ONE_STEP_CASES = ("PPO", "discrete"), ("PPO", "box, state-dependent"), ("MaskablePPO", "multi_discrete")
 
 
+@pytest.mark.thorough(but=["PPO-discrete"])
 @pytest.mark.parametrize(("algorithm", "case"), tiered(CASES, *ONE_STEP_CASES))
 def test_one_step_of_ppo(algorithm, case, same_order):
     stock, ours = make_pair(algorithm, case, **ONE_STEP, **CASES[algorithm, case])
@@ -172,6 +173,7 @@ def test_one_step_of_ppo(algorithm, case, same_order):
 
 
 # Distributions and optimisers by themselves: tests/bridge/translate.
+@pytest.mark.thorough
 @pytest.mark.parametrize(("algorithm", "case"), tiered(CASES, ("PPO", "discrete, clip_range_vf")))
 def test_hundreds_of_steps_of_ppo_in_float64(algorithm, case, same_order, float64):
     stock, ours = make_pair(algorithm, case, **MANY_STEPS, **CASES[algorithm, case])
@@ -182,6 +184,7 @@ def test_hundreds_of_steps_of_ppo_in_float64(algorithm, case, same_order, float6
 
 
 # 96 = 13 * 7 + 5 = 5 * 19 + 1: a last minibatch of 5, and of 1.
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch_size", tiered([7, 19], 19))
 def test_a_last_minibatch_that_is_smaller(batch_size, same_order, float64):
     with pytest.warns(UserWarning, match="truncated mini-batch"):
@@ -191,6 +194,7 @@ def test_a_last_minibatch_that_is_smaller(batch_size, same_order, float64):
     assert_same(stock, ours, 1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("learning_rate", "epochs"), [(0.03, {1, 2, 3}), (1e-6, {5})])
 def test_target_kl_ends_the_update_at_the_same_step(learning_rate, epochs, same_order, float64):
     stock, ours = make_pair("PPO", "discrete", batch_size=32, n_epochs=5, target_kl=0.01, learning_rate=learning_rate)
@@ -208,6 +212,7 @@ def test_target_kl_ends_the_update_at_the_same_step(learning_rate, epochs, same_
     assert_same(stock, ours, 1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings", tiered([{}, {"normalize_advantage": True, "ent_coef": 0.01}, {"use_rms_prop": False}], {})
 )
@@ -224,12 +229,14 @@ def test_ten_steps_of_a2c(case, settings, float64):
     assert_same(stock, ours, 1e-8)
 
 
+@pytest.mark.thorough
 def test_one_step_of_a2c_in_float32():
     stock, ours = make_pair("A2C", "discrete")
     train_both(stock, ours)
     assert_same(stock, ours, 1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("env_id", tiered(["CartPole-v1", "Pendulum-v1"], "CartPole-v1"))
 def test_a_compiled_rollout_holds_what_the_torch_policy_thinks_of_it(env_id):
     bootstrapped = []

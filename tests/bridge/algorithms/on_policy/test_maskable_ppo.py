@@ -48,6 +48,7 @@ CASES = [(where, kind) for where in ENVIRONMENTS for kind in ACTIONS]
 ALWAYS = [("Gymnasium", "multi_binary"), ("by a method that cannot be traced", "discrete")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("where", "kind"), tiered(CASES, *ALWAYS))
 def test_rollouts_hold_legal_actions_and_what_the_torch_policy_thinks_of_them(where, kind):
     make_env, collects = ENVIRONMENTS[where]
@@ -127,6 +128,7 @@ def test_predict_takes_masks_by_a_program_too():
     np.testing.assert_array_equal(alone, stock.predict(observation[0], deterministic=True)[0])
 
 
+@pytest.mark.thorough
 def test_evaluate_takes_legal_actions_alone():
     model = make(jax_env(LocksWithMethod))
     ours = bridge.evaluate(model, LocksWithMethod(), 8, max_steps=9)
@@ -139,6 +141,7 @@ def test_evaluate_takes_legal_actions_alone():
         bridge.evaluate(model, Locks(tells=""), 8, max_steps=5)
 
 
+@pytest.mark.thorough
 def test_maskable_eval_callback_leaves_programs_whole():
     evaluation = MaskableEvalCallback(
         DummyVecEnv([GymnasiumLocks]), eval_freq=2 * N_STEPS, n_eval_episodes=2, warn=False

@@ -29,6 +29,7 @@ def test_arguments_may_be_positional():
     assert bridge.PPO("MlpPolicy", make_env(), 1e-3, 8, 16).batch_size == 16
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", [bridge, stable_baselines3])
 def test_one_gymnasium_environment_is_wrapped_as_by_sb3(package):
     model = package.PPO("MlpPolicy", gymnasium.make("CartPole-v1"), **SETTINGS)
@@ -60,6 +61,7 @@ BARE_OR_NORMALIZED = [
 # --- Saving, repeating, resuming ------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrap", BARE_OR_NORMALIZED)
 def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
     def schedule(remaining):
@@ -202,6 +204,7 @@ def test_the_update_compiles_while_the_first_rollout_does():
 # --- Learning -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_it_learns_to_balance_a_pole():
     env = make_vec_env("CartPole-v1", 8, seed=0)
     settings = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98}

@@ -73,6 +73,7 @@ def test_environments_on_the_host_are_told_as_information(caplog):
     assert (record.levelname, record.getMessage()) == ("INFO", f"collecting: {ACTING}\nupdating: {COMPILED}")
 
 
+@pytest.mark.thorough
 def test_a_callback_may_change_the_optimizer():
     def change(model):
         model.policy.optimizer = torch.optim.RMSprop(model.policy.parameters(), lr=0.01)

@@ -83,6 +83,7 @@ def same_cut(monkeypatch):
     return set_cut
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", tiered(CASES, "none"))
 def test_one_step(case, same_cut):
     stock, ours = make_pair(case, batch_size=SIZE, n_epochs=1)

@@ -60,6 +60,7 @@ def states_of(buffer, step):
 CASES = [(make_env, critic) for make_env in (jax_env, host_env) for critic in CRITICS]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("make_env", "critic"), tiered(CASES, (host_env, "own")))
 def test_rollouts_hold_what_the_torch_policy_thinks_and_remembers_step_by_step(make_env, critic):
     model = make(make_env(), critic=critic)
@@ -103,6 +104,7 @@ def test_all_policies_are_compiled(policy, kind):
 # --- Beside sb3-contrib ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_predict_remembers_by_a_program_too():
     model = make(jax_env(), critic="own, two layers")
     stock = make(jax_env(), sb3_contrib, critic="own, two layers")
@@ -149,6 +151,7 @@ def test_the_state_of_one_environment_makes_a_batch_its_sequence_as_in_sb3():
         np.testing.assert_allclose(part, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_evaluate_remembers_within_episodes():
     model = make(jax_env()).learn(4 * ROLLOUT)
     ours = bridge.evaluate(model, "CartPole-v1", 8, seed=3)

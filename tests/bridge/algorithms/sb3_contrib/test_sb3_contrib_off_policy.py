@@ -89,6 +89,7 @@ def in_dict(env):
     return TransformObservation(env, lambda observation: {"obs": observation}, space)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"], "TQC"))
 def test_a_dict_of_one_vector_trains_as_the_vector(name):
     env_id = "CartPole-v1" if name == "QRDQN" else "Pendulum-v1"

@@ -45,6 +45,7 @@ FORCED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", tiered(FORCED, "discrete"))
 def test_who_may_do_one_thing_alone_does_it_untrained_and_without_masks_does_not(kind):
     env = FORCED[kind]()
@@ -135,6 +136,7 @@ class Pairs(gymnasium.Env):
 BEFORE_2_8 = tuple(map(int, sb3_contrib.__version__.split(".")[:2])) < (2, 8)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(BEFORE_2_8, reason="predict of sb3-contrib itself clipped them before they were matrices")
 def test_memories_choose_actions_that_are_matrices():
     model = make("RecurrentPPO", Pairs(), "MlpLstmPolicy").learn(64)

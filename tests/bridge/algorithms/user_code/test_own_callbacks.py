@@ -41,6 +41,7 @@ class Reset(BaseCallback):
         return True
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 def test_what_is_written_as_a_rollout_starts_trains_and_is_seen_in_its_first_step(where):
     callback = Reset()
@@ -68,6 +69,7 @@ def test_as_a_rollout_starts_the_update_before_it_has_taken_place(lib, where):
     assert callback.seen == [0] * 7 + [1, 2, 3, 4, 5]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 def test_with_state_dependent_exploration_frozen_layers_stay_and_settings_count(where):
     frozen = []
@@ -96,6 +98,7 @@ class Intrinsic(BaseCallback):
         return True
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", ["SAC", "DQN"])
 def test_rewards_that_a_callback_adds_to_are_stored(name, where):
@@ -109,6 +112,7 @@ def test_rewards_that_a_callback_adds_to_are_stored(name, where):
     np.testing.assert_array_equal(after, np.arange(1, len(after) + 1) % 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
 def test_rewards_that_a_callback_adds_to_are_learnt_from(name, where):
@@ -129,6 +133,7 @@ def test_rewards_that_a_callback_adds_to_are_learnt_from(name, where):
 # --- Schedules, logs, noises ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 def test_a_schedule_put_in_the_place_of_a_rate_counts_at_every_update(where):
     weights = []
@@ -152,6 +157,7 @@ class Decay:
         return 1e-3 * 0.99**self.calls
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", ["PPO", "DQN", "SAC"])
 def test_a_schedule_with_a_memory_is_asked_as_often_as_by_sb3(name, where):
@@ -242,6 +248,7 @@ def test_a_log_after_minus_one_episodes_is_one_after_each(name, capsys):
     assert capsys.readouterr().out.count("total_timesteps") == 4
 
 
+@pytest.mark.thorough
 def test_a_subclass_of_a_noise_is_asked_itself():
     class Silent(VectorizedActionNoise):
         def __call__(self):

@@ -209,6 +209,7 @@ def test_parameters_that_are_set_after_an_update_by_hand_are_saved(tmp_path):
         assert torch.equal(saved.policy.state_dict()[name], tensor), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["SAC", "TD3", "DDPG", "DQN"], "SAC", "DQN"))
 def test_an_update_by_hand_takes_sb3s_number_of_rows(name):
     model, asked = make(getattr(bridge, name), buffer_size=200), []
@@ -245,6 +246,7 @@ def test_methods_put_into_buffers_and_environments_are_called():
     assert calls.count("step_wait") == 32
 
 
+@pytest.mark.thorough
 def test_environments_put_into_a_wrapper_are_stepped():
     env = VecMonitor(environments("JAX", "discrete"))
     model = make_on_policy(bridge.PPO, env=env)
@@ -293,6 +295,7 @@ def test_training_goes_on_beyond_the_numbers_of_an_int32():
     assert (model.num_timesteps, model._n_updates) == (2**31 + 20, before + 20)
 
 
+@pytest.mark.thorough
 def test_fps_does_not_count_compilation(monkeypatch):
     model = make_on_policy(bridge.PPO)
     model.learn(16)

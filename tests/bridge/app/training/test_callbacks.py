@@ -37,6 +37,7 @@ def count_calls(monkeypatch, functions):
     return calls
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered([name for name in ALGORITHMS if name != "maskable_ppo"], "ppo", "dqn"))
 def test_the_command_makes_few_calls_of_compiled_functions(name, tmp_path, monkeypatch):
     spec = ALGORITHMS[name]

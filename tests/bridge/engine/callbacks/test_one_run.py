@@ -52,6 +52,7 @@ ALWAYS = [*((name, "scheduled") for name in SPECS), ("PPO", "no-op"), ("DQN", "n
 ALWAYS += [("PPO", "evaluation"), ("DQN", "evaluation")]
 
 
+@pytest.mark.thorough(but=["PPO-scheduled", "PPO-no-op", "DQN-scheduled", "DQN-no-op"])
 @pytest.mark.parametrize(("name", "callback"), tiered(CASES, *ALWAYS))
 def test_a_seed_is_one_run_whoever_looks(name, callback):
     looks = CALLBACKS[callback](name)
@@ -66,6 +67,7 @@ def test_a_seed_is_one_run_whoever_looks(name, callback):
         assert looks.announced == STEPS[name] // expected.n_envs // 11
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered([name for name, spec in SPECS.items() if spec.is_off_policy], "DQN", "SAC"))
 def test_short_calls_of_learn_take_steps_in_sb3s_loop_and_change_no_bit(name, monkeypatch):
     def in_short_calls():

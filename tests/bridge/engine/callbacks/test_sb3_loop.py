@@ -76,6 +76,7 @@ def test_callbacks_see_what_the_policy_thought():
     assert len(recorder.steps) == N_STEPS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("observation_kind", "action_kind"),
     tiered(
@@ -107,6 +108,7 @@ def test_locals_have_sb3s_names_shapes_and_dtypes(observation_kind, action_kind)
     assert seen[0] == seen[1]
 
 
+@pytest.mark.thorough
 def test_clipped_actions_are_what_the_environments_got():
     recorder = Recorder()
     env = JaxVecEnv(Counter(action_kind="box"), 2)
@@ -117,6 +119,7 @@ def test_clipped_actions_are_what_the_environments_got():
         np.testing.assert_allclose(step["clipped_actions"].sum(axis=1), step["rewards"], rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("env", [lambda: JaxVecEnv(Success(), N_ENVS), make_env], ids=["own info", "no info"])
 def test_episodes_are_counted_alike_whether_a_callback_looks_or_not(env):
     looked, not_looked = (make(env(), stats_window_size=5).learn(3 * ROLLOUT, callback=c) for c in (Recorder(), None))
@@ -190,6 +193,7 @@ class AheadOfRollouts(BaseCallback):
         return True
 
 
+@pytest.mark.thorough
 def test_a_callback_may_make_an_update_impossible_to_compile_as_a_rollout_starts():
     callback = AheadOfRollouts()
     model = bridge.SAC("MlpPolicy", make_vec_env("Pendulum-v1", 2), learning_starts=0, seed=0, device="cpu")

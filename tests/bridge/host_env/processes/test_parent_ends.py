@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.bridge.host_env.processes.test_worker_faults import is_running, wait_until_gone
 
 PARENT = """
@@ -34,6 +36,7 @@ PARENT = """
 """
 
 
+@pytest.mark.thorough
 def test_however_the_parent_ends_neither_a_process_nor_shared_memory_is_left():
     code = textwrap.dedent(PARENT)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, process_group=0) as parent:

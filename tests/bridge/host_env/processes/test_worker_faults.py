@@ -206,6 +206,7 @@ def test_a_reset_of_a_worker_that_died_keeps_its_seed(start):
     assert not venv.step(np.zeros(3, int))[2].any()
 
 
+@pytest.mark.thorough
 def test_a_worker_that_dies_whenever_it_is_started_is_given_up(tmp_path):
     def make():
         if (tmp_path / "broken").exists():
@@ -238,6 +239,7 @@ class NoTransitionCrossesARestart(VecEnvWrapper):
         return observations, rewards, dones, infos
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.thorough)])
 def test_training_goes_on_while_random_workers_are_killed(kills, caplog):
     venv = ProcessVecEnv(

@@ -87,6 +87,7 @@ def test_one_that_exists_is_stepped_itself():
         bridge.make_vec_env(Countdown(), 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", [bridge.PPO, PPO])
 def test_it_trains_with_one_policy(algorithm):
     model = algorithm("MlpPolicy", bridge.make_vec_env(Countdown, 2, seed=0), **SETTINGS).learn(200)

@@ -84,6 +84,7 @@ class Masked(gymnasium.Env):
         return np.array([False, True, False])
 
 
+@pytest.mark.thorough
 def test_masks_of_actions_are_asked_for(ray):
     venv = make_vec_env(Masked, 2, backend="ray")
     MaskablePPO("MlpPolicy", venv, n_steps=4, batch_size=4, n_epochs=1).learn(8)

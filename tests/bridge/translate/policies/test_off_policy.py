@@ -73,6 +73,7 @@ def results(exported, params, targets, observation, action, noise):
     return {"values": values, "critic": critic, "actor": actor, **given}
 
 
+@pytest.mark.thorough(but=["dqn", "td3 with a shared extractor"])
 @pytest.mark.parametrize("kind", tiered(POLICIES, *(kind for kind in POLICIES if kind not in MANY_NETWORKS)))
 def test_equals_torch(kind, monkeypatch):
     policy = POLICIES[kind]()

@@ -123,6 +123,7 @@ def assert_sb3s_updates(case, dtype, num, tolerance, monkeypatch):
         np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max())
 
 
+@pytest.mark.thorough(but=["CrossQ"])
 @pytest.mark.parametrize("case", tiered(CASES, "SAC, state-dependent", "CrossQ", "TD3"))  # the others in float64
 def test_an_update_is_sb3s(case, monkeypatch):
     # A renormalisation leaves more rounding in gradients. In float64, below, there is none to speak of.
@@ -132,6 +133,7 @@ def test_an_update_is_sb3s(case, monkeypatch):
 TWENTY = ["DQN", "QRDQN", "SAC, shared", "TQC, shared", "CrossQ, shared", "TD3, shared"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", tiered(TWENTY, "DQN", "QRDQN", "SAC, shared", "TQC, shared", "TD3, shared"))
 def test_twenty_updates_are_sb3s_in_float64(case, monkeypatch, x64):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # by which SB3 encodes observations

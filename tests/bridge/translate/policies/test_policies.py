@@ -62,6 +62,7 @@ POLICIES = {
 TWICE = ("on images by two extractors", "two of a user's extractors", "an extractor of a dict")
 
 
+@pytest.mark.thorough(but=["categorical", "a residual cnn"])
 @pytest.mark.parametrize("kind", tiered(POLICIES, *(kind for kind in POLICIES if kind not in TWICE)))
 def test_equals_torch_in_float64(kind, x64, monkeypatch):
     policy = POLICIES[kind]().double()
@@ -153,6 +154,7 @@ def test_parameters_have_the_names_and_shapes_of_torch():
         np.testing.assert_array_equal(params[name], value)
 
 
+@pytest.mark.thorough
 def test_gradient_of_unravelling_writes_every_part_once():
     policy = make()
     network = export_policy(policy)

@@ -62,6 +62,7 @@ def assert_close(ours, theirs, tolerance):
         np.testing.assert_allclose(our, their, rtol=0, atol=tolerance * np.abs(their).max())
 
 
+@pytest.mark.thorough(but=["same_dilated"])
 @pytest.mark.parametrize(
     "case",
     tiered(
@@ -86,12 +87,14 @@ def test_bias_may_be_absent():
     assert_close(*both("pointwise", np.float32, has_bias=False), 1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunk", [1, 200_000])
 def test_any_size_of_the_chunks_gives_the_same(monkeypatch, chunk):
     monkeypatch.setattr(convolution, "CHUNK", chunk)
     assert_close(*both("nature_2", np.float32), 1e-5)
 
 
+@pytest.mark.thorough
 def test_can_be_mapped_over_networks():
     rng = np.random.default_rng(0)
     x, weights = rng.normal(size=(3, 2, 6, 6)), rng.normal(size=(2, 4, 2, 3, 3))

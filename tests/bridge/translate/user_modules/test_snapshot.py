@@ -185,6 +185,7 @@ def test_acting_and_learning_change_nothing():
     assert snapshot.is_current()
 
 
+@pytest.mark.thorough
 def test_a_training_acts_and_learns_with_the_numbers_of_now(monkeypatch):
     model = bridge.PPO(
         "MlpPolicy",

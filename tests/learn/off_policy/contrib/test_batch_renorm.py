@@ -27,6 +27,7 @@ def of(layer):
     return [jnp.asarray(getattr(layer, name).detach().numpy().copy()) for name in names]
 
 
+@pytest.mark.thorough
 def test_batches_of_a_training_give_sb3_contribs_results_gradients_and_running_statistics():
     layer, rng = make_layer(), np.random.default_rng(0)
     weights = jnp.linspace(1, 2, BATCH)

@@ -9,6 +9,7 @@ from sb3_contrib.common.utils import quantile_huber_loss as stock
 from jaxenvs.learn.off_policy.contrib.quantiles import MOST_KEPT, quantile_huber_loss, without_largest
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(), (3,)], ids=["of one network", "of several"])
 def test_values_and_gradients_are_sb3_contribs(shape):
     rng = np.random.default_rng(0)
@@ -34,6 +35,7 @@ def test_the_largest_are_left_out(num):
     np.testing.assert_array_equal(np.sort(left, axis=0), np.sort(values, axis=0)[: 30 - num])
 
 
+@pytest.mark.thorough
 def test_without_a_cpu_the_loss_is_the_same(monkeypatch):
     rng = np.random.default_rng(0)
     quantiles, target = rng.normal(size=(2, 5, 6)).astype(np.float32), rng.normal(size=(7, 6)).astype(np.float32)

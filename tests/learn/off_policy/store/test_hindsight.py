@@ -62,6 +62,7 @@ def test_without_it_chance_shows_too_little():
     assert success()[0] < 0.3
 
 
+@pytest.mark.thorough
 def test_a_step_written_and_a_batch_drawn_copy_nothing_of_the_store():
     capacity, hindsight = 123_457, learn.Hindsight()
     observation = {name: jnp.zeros((1, 3)) for name in hindsight.NAMES}
@@ -84,6 +85,7 @@ def test_a_step_written_and_a_batch_drawn_copy_nothing_of_the_store():
     assert not copies
 
 
+@pytest.mark.thorough
 def test_draws_are_uniform_over_whole_episodes():
     """One of three environments has whole episodes; the others have lost their first slots, or have none."""
     episodes, ends = Episodes.create(8, 3), {0: (2, 6), 1: (), 2: (5, 10)}

@@ -77,6 +77,7 @@ def test_every_stored_slot_is_what_happened(seed, num_steps, end_rate):
                 assert transitions.discount[row, index] == discount
 
 
+@pytest.mark.thorough
 def test_slots_are_drawn_uniformly_from_those_that_are_stored():
     replay = EMPTY
     for step in history(np.random.default_rng(0), 10, 0.0):

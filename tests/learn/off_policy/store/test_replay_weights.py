@@ -50,6 +50,7 @@ def assert_close(tree, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), tree, other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(CASES, "DQN", "TD3"))
 def test_critics_learn_from_a_transition_as_much_as_it_counts(name):
     """With all the weight on one of four, as from this one alone."""
@@ -63,6 +64,7 @@ def test_critics_learn_from_a_transition_as_much_as_it_counts(name):
     assert_close(metrics[loss], metrics_alone[loss])
 
 
+@pytest.mark.thorough(but=["DQN"])
 @pytest.mark.parametrize("name", CASES)
 def test_errors_are_those_before_the_update_of_each_transition(name):
     update, _, state, batches, noise = case(name)
@@ -92,6 +94,7 @@ def error_squared(error):
     return float(error) ** 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_updates_one_after_the_other_give_the_errors_of_each(name):
     update, updates, state, batches, noise = case(name)
