@@ -62,17 +62,7 @@ def test_the_parameters_of_a_page_are_those_of_the_environment(id):
     assert {*named} <= {*jaxenvs.make(id).unwrapped.parameter_names}
 
 
-@pytest.mark.thorough(
-    but=[
-        "MinAtar/Asterix-v0",
-        "MinAtar/Freeway-v0",
-        "MinAtar/Seaquest-v0",
-        "MinAtar/SpaceInvaders-v0",
-        "LunarLander-v3",
-        "BipedalWalkerHardcore-v3",
-        "ArmReach-v0",
-    ]
-)
+@pytest.mark.thorough(but=["MinAtar/Asterix-v0", "ArmReach-v0"])
 @pytest.mark.parametrize("id", ENVIRONMENTS)
 def test_the_code_of_a_page_runs(id):
     *_, code = re.findall(r"```python\n(.*?)```", PAGES[ENVIRONMENTS[id].page], re.DOTALL)

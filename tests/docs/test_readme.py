@@ -100,7 +100,7 @@ def run(codes, folder, **environment):
     )
 
 
-@pytest.mark.thorough(but=["README.md"])
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("page", tiered(BLOCKS, *ALWAYS))
 def test_the_code_of_a_page_runs(page, tmp_path):

@@ -102,6 +102,7 @@ def test_the_search_finds_the_answer_among_its_first_results(query, results):
     assert {*pages} & {*QUESTIONS[query]}, results[query][:10]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("query", FIRST)
 def test_the_search_finds_pages_by_their_subject(query, results):
     assert results[query][0].partition("#")[0] == FIRST[query], results[query][:10]

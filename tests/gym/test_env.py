@@ -47,6 +47,7 @@ def test_gymnasiums_checker_finds_no_more_than_in_gymnasiums_own(id: str) -> Non
     assert found <= (warnings_of(lambda: check_env(own, skip_render_check=True)) if own else set())
 
 
+@pytest.mark.thorough
 @each_suite
 def test_the_checker_of_stable_baselines3_finds_no_more_than_in_gymnasiums_own(id: str) -> None:
     checker = pytest.importorskip("stable_baselines3.common.env_checker")

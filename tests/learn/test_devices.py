@@ -211,6 +211,7 @@ def test_each_device_does_what_an_element_of_vmap_does(name):
     assert_as_it_should_be(on_devices(*FIRST)[name])
 
 
+@pytest.mark.thorough
 def test_a_sweep_over_devices_gives_what_each_seed_alone_gives():
     assert on_devices(*FIRST)["sweep"] < 1e-6
 

@@ -71,6 +71,7 @@ def test_a_batch_has_one_bar_and_calls_once_for_all(capsys, monkeypatch):
     assert ", median return " in bar
 
 
+@pytest.mark.thorough
 def test_a_sweep_has_one_bar(capsys):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="sweep runs on one core")

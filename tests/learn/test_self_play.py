@@ -37,6 +37,7 @@ def test_the_pool_is_chance_and_copies_of_the_learner(result):
     assert result.metrics["timesteps"].tolist() == [64 * i for i in range(1, 9)]
 
 
+@pytest.mark.thorough
 def test_until_the_first_copy_it_is_a_training_against_chance_and_the_untrained(result):
     pool = learn.self_play(jax.random.key(0), training(), 8, 4).opponents
     np.testing.assert_allclose(pool.weights, [0.25, 0.375, 0, 0.375])

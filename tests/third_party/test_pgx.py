@@ -49,6 +49,7 @@ def test_the_mask_of_legal_actions_is_in_the_info_from_the_reset_on(game) -> Non
         state, timestep = step(state, jnp.argmax(timestep.info["action_mask"]))
 
 
+@pytest.mark.thorough
 def test_an_illegal_action_ends_the_game(game) -> None:
     _, reset, step = game
     state, timestep = next(  # two numbers that cannot move in one of the four directions

@@ -47,6 +47,7 @@ def test_every_environment_and_episode_draws_its_own_and_keeps_it(walk):
     assert (episodes[-1] >= 2).all()
 
 
+@pytest.mark.thorough
 def test_draws_are_of_their_distributions(walk):
     _, parameters, *_ = walk
     length, mass, limit = (parameters[name] for name in ("half_length", "cart_mass", "max_steps"))

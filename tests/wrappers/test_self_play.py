@@ -67,6 +67,7 @@ def test_a_draw_ends_the_game_with_reward_0():
     assert (last.terminated, last.reward, last.truncated) == (True, 0, False)
 
 
+@pytest.mark.thorough
 def test_an_illegal_move_of_the_learner_loses():
     env = SelfPlay(TicTacToe(), LOWEST)
     _, (_, timestep) = plays(env, seed_of_seat(env, 1), [0])  # which the opponent has

@@ -22,6 +22,7 @@ class Draws:
         return self.duration
 
 
+@pytest.mark.thorough(but=["0.0-3"])
 @pytest.mark.parametrize(("probability", "duration"), [(0.4, 1), (0.3, (2, 5)), (0.0, 3)])
 def test_with_the_same_draws_the_same_actions_as_gymnasium(probability, duration):
     inside = Counter(length=10_000, action_kind="multi_discrete")

@@ -139,6 +139,7 @@ def kinds(value):
     return jax.tree.map(lambda leaf: (type(leaf), getattr(leaf, "shape", None), getattr(leaf, "dtype", None)), value)
 
 
+@pytest.mark.thorough(but=["PPO-JAX", "MaskablePPO-host"])
 @pytest.mark.parametrize(("name", "where"), tiered(CASES, *ALWAYS, ("DQN", "JAX"), ("SAC", "JAX")))
 def test_a_callback_that_looks_sees_the_events_and_locals_of_the_stock_library(name, where):
     recorders = Recorder(), Recorder()
@@ -167,6 +168,7 @@ def test_a_callback_that_returns_false_stops_the_training_at_its_step(name, wher
     assert ours.num_timesteps >= 40 + STEPS[name]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["A2C", "DQN", "SAC"], "A2C", "DQN"))
 def test_stopping_at_a_reward_or_after_episodes_stops_where_the_stock_library_stops(name):
     def after_episodes():

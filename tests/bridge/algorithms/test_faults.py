@@ -82,6 +82,7 @@ def test_with_target_kl_nan_does_not_end_an_update_early():
         model.train()
 
 
+@pytest.mark.thorough
 def test_jax_debug_nans_finds_nothing_in_a_sound_training():
     with jax.debug_nans(True):
         make(target_kl=0.5).learn(2 * ROLLOUT)

@@ -44,6 +44,7 @@ def test_a_run_over_devices_leaves_a_zip_that_sb3_loads(whole, capsys):
     assert "Return of 4 episodes" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys, monkeypatch):
     compile_rows, out = SeedSweep._compile, tmp_path / "interrupted"
 

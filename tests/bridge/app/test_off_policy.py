@@ -110,6 +110,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, 
     assert (run / "episodes.csv").read_text() == (out / "episodes.csv").read_text()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_in_the_middle_of_an_iteration_writes_a_checkpoint_at_its_end(run, tmp_path, monkeypatch, capsys):
     enter, out, interrupts, models, after = Interrupt.__enter__, tmp_path / "interrupted", [], [], []
 
@@ -204,6 +205,7 @@ def test_a_pair_of_train_freq_is_kept_as_json(tmp_path):
     assert make_model(config, make_env(config)).train_freq.unit.value == "episode"
 
 
+@pytest.mark.thorough
 def test_what_seeds_cannot_compile_is_said(tmp_path, capsys):
     message = error_of(capsys, "train", *DQN, "--seeds", "2", *DQN_SETTINGS, "normalize=True", "--out", str(tmp_path))
     assert "--seeds cannot compile this training: VecNormalize is not compiled" in message

@@ -87,6 +87,7 @@ def finished(tmp_path_factory):
     return out
 
 
+@pytest.mark.thorough
 def test_a_run_that_ended_goes_on_to_a_larger_budget_only(finished, tmp_path, capsys):
     shutil.copytree(finished, tmp_path / "run")
     cli.main(["train", "--resume", str(tmp_path / "run"), "--total-timesteps", "256"])

@@ -45,6 +45,7 @@ def test_each_seed_has_a_zip_that_sb3_loads_and_goes_on_training(whole):
     assert first.num_timesteps == 320
 
 
+@pytest.mark.thorough
 def test_each_seed_has_statistics_of_its_own(whole):
     first, second = (
         VecNormalize.load(str(whole / f"seed-{seed}" / "vec_normalize.pkl"), make_vec_env("CartPole-v1", 2))

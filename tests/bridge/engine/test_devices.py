@@ -45,6 +45,7 @@ def test_an_update_over_devices_is_that_of_the_whole_rollout():
     assert told["logs"] < 1e-4
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_divided_is_said():
     told = on_devices(*FIRST)["refusals"]
     assert told["num_envs"] == "num_envs must be a multiple of the 4 devices of the mesh, got 6."

@@ -71,7 +71,7 @@ def compiled_predict(monkeypatch):
     monkeypatch.setattr(predicting, "compile_meanwhile", lambda *arguments: compiled)
 
 
-@pytest.mark.thorough(but=["float64"])
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_rollout_of_large_numbers_is_valued_as_by_sb3(dtype):
     extractor = {"features_extractor_class": Scaled, "net_arch": [4]}

@@ -190,6 +190,7 @@ def test_a_model_and_its_policy_give_the_same_and_stay_as_they_are():
     assert all(np.array_equal(after[name], array) for name, array in state.items())
 
 
+@pytest.mark.thorough
 def test_environments_of_all_kinds_give_the_same(tmp_path):
     policy, env = policy_for("CartPole-v1"), jaxenvs.make("CartPole-v1")
     expected = evaluate(policy, "CartPole-v1", N)

@@ -141,6 +141,7 @@ def test_a_folder_written_with_keys_in_another_order_is_read_by_name(tmp_path):
     np.testing.assert_allclose(second.next_observations["a"][0], after["a"])
 
 
+@pytest.mark.thorough
 def test_sb3_goes_on_with_a_buffer_whose_keys_are_in_any_order(tmp_path):
     model = model_of_parts().learn(40)
     model.save_replay_buffer(tmp_path / "buffer")

@@ -42,6 +42,7 @@ def test_the_episodes_are_those_of_evaluate_and_the_model_is_unchanged(model, tm
         assert (film.size, film.info["duration"]) == ((300, 200), 40)
 
 
+@pytest.mark.thorough(but=["film.mp4"])
 @pytest.mark.parametrize("name", ["film.gif", pytest.param("film.mp4", marks=needs_ffmpeg)])
 def test_a_folder_that_does_not_exist_is_named(name, model, tmp_path):
     with pytest.raises(FileNotFoundError, match=f"There is no such folder: '{tmp_path / 'absent'}'"):

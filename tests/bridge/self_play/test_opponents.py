@@ -54,6 +54,7 @@ def test_random_plays_all_moves():
     assert first_moves("random") == set(range(9))
 
 
+@pytest.mark.thorough
 def test_a_model_and_its_policy_are_opponents(zips):
     model = bridge.MaskablePPO.load(zips[1])
     assert first_moves(model) == first_moves(model.policy) == {8}

@@ -94,6 +94,7 @@ def test_new_opponents_compile_nothing(prioritized, compiled):
     assert not compiled
 
 
+@pytest.mark.thorough
 def test_every_counts_the_steps_between_copies():
     model = make()
     model.learn(6 * ROLLOUT, callback(every=2 * ROLLOUT))
@@ -107,6 +108,7 @@ def test_a_threshold_copies_only_who_wins():
     assert (never.league.num_copies, always.league.num_copies) == (1, 4)
 
 
+@pytest.mark.thorough
 def test_prioritized_draws_hard_opponents_more_often():
     model = make()
     model.learn(4 * ROLLOUT, callback(prioritized=True))

@@ -72,6 +72,7 @@ def test_the_interval_holds_the_rating_and_shrinks_with_more_games(result):
     assert np.ptp(many.elo_interval, axis=1).max() < 0.5 * np.ptp(few.elo_interval, axis=1).max()
 
 
+@pytest.mark.thorough
 def test_it_prints_a_table_and_draws_a_picture(result):
     lines = str(result).splitlines()
     assert len(lines) == 5
@@ -104,6 +105,7 @@ def test_wrong_arguments_are_named(players, game, error, message):
         bridge.tournament(players, game, 10)
 
 
+@pytest.mark.thorough
 def test_a_player_of_another_game_is_refused():
     with pytest.raises(ValueError, match="players"):
         bridge.tournament([player(1), "random"], Race(), 10)

@@ -53,6 +53,7 @@ def test_vec_normalize_is_where_stepping_through_it_would_be():
     close_rms(env.obs_rms, theirs.obs_rms)
 
 
+@pytest.mark.thorough
 def test_the_buffer_has_the_observations_that_the_policy_saw():
     def check(model):
         observations = model.rollout_buffer.observations
@@ -72,6 +73,7 @@ def test_training_can_be_turned_off_between_rollouts():
     assert env.obs_rms.count == count
 
 
+@pytest.mark.thorough
 def test_statistics_go_on_from_a_file(tmp_path):
     env = VecNormalize(make_env())
     model = make(env, engine="xla").learn(ROLLOUT)

@@ -107,6 +107,7 @@ def test_plays_as_the_reference_plays(game: str, ramping: bool) -> None:
         assert seen[what] >= number, what
 
 
+@pytest.mark.thorough
 def test_seaquest_holds_as_many_enemies_and_bullets_as_there_can_be() -> None:
     seen = compare(
         "Seaquest",

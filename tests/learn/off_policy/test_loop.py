@@ -96,6 +96,7 @@ def test_the_length_of_a_chunk_of_noise_changes_nothing(monkeypatch):
     assert_equal(whole, advancing(start)[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(TRAININGS, "DQN"))
 def test_nothing_is_learned_before_learning_starts(name):
     _, end, metrics = trained(name)
@@ -149,6 +150,7 @@ def test_a_store_of_a_normalised_training_holds_what_was_there():
     np.testing.assert_allclose(end.normalizer.observation.count, 60 + NUM_ENVS, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_same_key_gives_the_same_bits_and_another_key_others():
     training = TRAININGS["SAC"]
     first, again, other = (

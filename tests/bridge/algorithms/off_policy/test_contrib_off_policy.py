@@ -79,6 +79,7 @@ def test_running_statistics_of_crossq_are_in_the_policy_in_its_zip_and_in_predic
     assert not np.allclose(other, expected, atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_statistics_that_somebody_sets_are_those_that_train_on():
     model = make("CrossQ")
     model.learn(24)

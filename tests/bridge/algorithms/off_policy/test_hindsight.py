@@ -85,6 +85,7 @@ def test_a_ratio_of_other_goals_that_is_changed_is_the_one_that_counts():
     assert "stays on the host: her_ratio is 0.3" in str(model.plan)
 
 
+@pytest.mark.thorough
 def test_learning_before_an_episode_has_ended_is_refused_as_by_sb3():
     # Compiled for other tests too; with this seed no environment gets there by chance in 7 steps.
     endless = JaxVecEnv(jaxenvs.make("BitFlipping-v0", n_bits=4, max_episode_steps=100), 2, 0)

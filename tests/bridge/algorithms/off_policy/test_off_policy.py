@@ -42,6 +42,7 @@ def test_how_a_training_is_cut_into_programs_changes_no_bit(name, monkeypatch):
     assert_equal(states[2], states[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3"], "DQN", "SAC"))
 def test_learning_twice_is_learning_on(name, monkeypatch):
     monkeypatch.setattr(VectorizedActionNoise, "reset", lambda self: None)  # which SB3 does in each learn

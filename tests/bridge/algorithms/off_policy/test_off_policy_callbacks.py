@@ -32,6 +32,7 @@ class AtSteps(BaseCallback):
         return True
 
 
+@pytest.mark.thorough
 def test_callbacks_at_given_steps_act_there_and_see_the_weights_of_that_step(tmp_path, in_one):
     each, some, new = AtSteps(), AtSteps(), AtSteps()
     make().learn(96, each)

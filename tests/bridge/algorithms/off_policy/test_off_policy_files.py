@@ -16,6 +16,7 @@ from tests.bridge.algorithms.cases import assert_equal, make, make_env, state_of
 from tests.tiers import tiered
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["PPO", "DQN", "SAC"])
 def test_a_zip_can_be_loaded_where_there_is_no_bridge(name, tmp_path):
     make(name).learn(24).save(tmp_path / "model.zip")
@@ -112,7 +113,7 @@ def wrapped(name):
     return VecNormalize(make_env("SAC"), gamma=0.9) if name == "on the host" else make_env(name)
 
 
-@pytest.mark.thorough(but=["DQN"])
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(["DQN", "TD3", "on the host"], "DQN", "on the host"))
 def test_a_training_that_goes_on_from_a_checkpoint_is_one_that_was_not_interrupted(name, tmp_path):
     algorithm = "SAC" if name == "on the host" else name

@@ -74,6 +74,7 @@ def test_rollouts_hold_legal_actions_and_what_the_torch_policy_thinks_of_them(wh
     model.train()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", [bridge, sb3_contrib])
 def test_environments_without_masks_are_refused_as_by_sb3_contrib_unless_masks_are_left_out(package):
     model = make(jax_env(tells=""), package)
@@ -107,6 +108,7 @@ def test_masks_of_another_size_are_refused_with_both_shapes(where):
 # --- Beside sb3-contrib ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_predict_takes_masks_by_a_program_too():
     env = jax_env()
     model, rng = make(env), np.random.default_rng(0)

@@ -66,6 +66,7 @@ def test_whether_masks_are_supported_is_seen_through_every_vec_env():
         assert is_masking_supported(env) == is_supported
 
 
+@pytest.mark.thorough
 def test_callbacks_of_evaluations_with_masks_act_and_stop_the_training(tmp_path):
     model = make("MaskablePPO", DISCRETE(20, n_invalid_actions=10))
     new_best, stop = EventCallback(), StopTrainingOnNoModelImprovement(1, 2)

@@ -51,6 +51,7 @@ def test_what_is_written_as_a_rollout_starts_trains_and_is_seen_in_its_first_ste
     assert 0 < callback.seen[21] < 0.01
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("lib", LIBRARIES)
 def test_as_a_rollout_starts_the_update_before_it_has_taken_place(lib, where):
@@ -177,6 +178,7 @@ def schedule_of(model):
     return lambda left: left / (1 + model.num_timesteps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["PPO", "DQN"])
 def test_a_schedule_that_reads_what_its_model_counts_is_not_asked_ahead(name):
     where, weights = "JAX", []
@@ -242,6 +244,7 @@ def test_a_logger_of_ones_own_gets_every_row(name, where):
     assert len(rows[0]) >= 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["DQN", "SAC"])
 def test_a_log_after_minus_one_episodes_is_one_after_each(name, capsys):
     make(getattr(bridge, name), "JAX", verbose=1).learn(20, log_interval=-1)

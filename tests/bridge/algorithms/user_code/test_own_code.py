@@ -286,6 +286,7 @@ def test_actions_of_a_box_of_float64_lie_in_it():
     assert all(env.action_space.contains(action) for action in sent)
 
 
+@pytest.mark.thorough
 def test_training_goes_on_beyond_the_numbers_of_an_int32():
     model = make(bridge.DQN, "JAX", train_freq=1)
     model.learn(10)

@@ -132,6 +132,7 @@ def test_episodes_are_counted_alike_whether_a_callback_looks_or_not(env):
     assert first == second
 
 
+@pytest.mark.thorough
 def test_successes_are_those_of_the_episodes_that_ended():
     recorder = Recorder()
     model = make(JaxVecEnv(Success(), N_ENVS)).learn(ROLLOUT, callback=recorder)

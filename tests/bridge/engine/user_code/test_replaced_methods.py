@@ -63,7 +63,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.thorough(but=["PPO-OnPolicyAlgorithm-collect_rollouts"])
+@pytest.mark.thorough
 @pytest.mark.parametrize(("algorithm", "cls", "name"), METHODS)
 def test_a_method_put_into_a_class_runs(algorithm, cls, name, monkeypatch):
     kind = {} if algorithm is not bridge.DQN else {"policy_kwargs": {"net_arch": [4]}}

@@ -155,6 +155,7 @@ def test_new_entries_are_like_those_that_torch_makes(kind):
         assert all(same(got[i][name], value) for name, value in entry.items())
 
 
+@pytest.mark.thorough
 @every_optimizer
 def test_state_has_one_type_before_and_after_steps(kind):
     module = Parameters(kind)

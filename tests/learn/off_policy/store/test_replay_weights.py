@@ -64,7 +64,7 @@ def test_critics_learn_from_a_transition_as_much_as_it_counts(name):
     assert_close(metrics[loss], metrics_alone[loss])
 
 
-@pytest.mark.thorough(but=["DQN"])
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_errors_are_those_before_the_update_of_each_transition(name):
     update, _, state, batches, noise = case(name)
