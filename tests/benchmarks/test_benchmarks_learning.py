@@ -29,6 +29,7 @@ def test_velocities_are_hidden_and_success_is_counted():
     assert learning.mean_return(model, envs, 20, success_above=0) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(TASKS, "ppo Pendulum-v1", "dqn CartPole-v1"))
 def test_all_sides_of_a_task_have_the_same_settings(name):
     if TASKS[name].backends == learning_tasks.MUJOCO:

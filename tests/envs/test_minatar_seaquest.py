@@ -45,6 +45,7 @@ def started() -> Any:
     return jax.jit(SEAQUEST.reset)(jax.random.key(0))[0]
 
 
+@pytest.mark.thorough
 def test_a_bullet_takes_a_fish_before_a_submarine_and_the_oldest_of_them(started: Any) -> None:
     slots = {31: (False, 4), 0: (True, 0), 1: (False, 3), 30: (True, 1), 2: (False, 2)}  # submarine?, move timer
     state = put(

@@ -66,6 +66,7 @@ def test_a_vector_is_what_a_sync_vector_of_its_environments_is(
     assert ends > num_envs
 
 
+@pytest.mark.thorough(but=["9-mask2"])
 @pytest.mark.parametrize(
     ("seed", "mask"),
     [([5, None, 7], None), ([5, None, 7], [True, True, False]), (9, [False, True, True]), (None, [True, False, False])],

@@ -162,6 +162,7 @@ def test_every_place_of_a_permutation_gets_every_number():
     np.testing.assert_allclose(counts, 2000, rtol=0.1)
 
 
+@pytest.mark.thorough
 def test_a_network_starts_like_sb3s():
     params = NETWORK.init(jax.random.key(0))
     hidden = params["mlp_extractor.policy_net.2.weight"]

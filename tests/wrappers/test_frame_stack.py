@@ -88,6 +88,7 @@ def test_frames_along_an_axis_that_is_there_are_in_the_order_of_sb3(channels_ord
         np.testing.assert_array_equal(came[name], np.concatenate(frames[name], axis))
 
 
+@pytest.mark.thorough
 def test_the_last_observation_of_an_episode_has_its_own_frames_and_the_first_none_of_before():
     venv = VectorEnv(FrameStack(Counter(length=2), 3), 2)
     state, _ = venv.reset(jax.random.key(0))

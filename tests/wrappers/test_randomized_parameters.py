@@ -119,6 +119,7 @@ def test_sb3_sets_the_parameters_of_some_environments():
     np.testing.assert_array_equal(venv.step(np.zeros(3, int))[2], [False, True, False])
 
 
+@pytest.mark.thorough
 def test_the_contract_holds(x64):
     check_env(RandomizedParameters(Counter(), {"length": (2, 4)}), num_steps=6)
 

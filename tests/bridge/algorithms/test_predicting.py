@@ -192,6 +192,7 @@ def outcome(model, arguments):
         return type(error), str(error)
 
 
+@pytest.mark.thorough(but=["MaskablePPO"])
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_of_other_shapes_and_types_do_what_they_do_in_sb3(name):
     own = {"policy_kwargs": {"lstm_hidden_size": 8, "n_lstm_layers": 2}} if name == "RecurrentPPO" else {}

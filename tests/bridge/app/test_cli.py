@@ -215,6 +215,7 @@ def test_off_policy_settings_are_not_fitted_to_rollouts():
     assert TrainingConfig.resolve("dqn", "CartPole-v1").num_envs == 1
 
 
+@pytest.mark.thorough(but=["tqc-BipedalWalker-v3"])
 @pytest.mark.parametrize(
     ("algorithm", "env_id"), [(name, env_id) for name in TUNED for env_id in TUNED[name] if env_id in registered()]
 )

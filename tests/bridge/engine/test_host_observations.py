@@ -157,6 +157,7 @@ def test_a_class_out_of_range_is_sb3s_error(kind):
     assert messages[0] == messages[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["PPO", "A2C", "DQN"])
 def test_a_class_out_of_range_that_only_ends_a_rollout_is_sb3s_error(name):
     # PPO and A2C only value it, DQN only learns from it: its actions are random until then.

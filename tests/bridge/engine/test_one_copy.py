@@ -58,6 +58,7 @@ def test_training_changes_tensors_where_they_are(name, where):
     assert not all(torch.equal(*each) for each in zip(weights, model.policy.parameters()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_vectors_of_updates_are_the_memory_of_the_tensors(name):
     model = model_of(name).learn(32)

@@ -110,6 +110,7 @@ def test_moments_that_are_written_as_later_rollouts_start_are_those_that_learn(w
     assert callback.seen == [set(), {2}, {2}]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 def test_what_a_callback_does_after_it_has_trained_the_model_itself_is_kept(where):
     seen = []

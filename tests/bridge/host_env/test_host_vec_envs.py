@@ -111,6 +111,7 @@ def test_episodes_of_monitored_environments_are_their_monitors(tmp_path):
     assert all(env.get_episode_lengths() == [5] for env in venv.envs)
 
 
+@pytest.mark.thorough(but=["dict-serial"])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["box", "dict", "tuple"])
 def test_what_a_step_returned_is_writable_and_never_written_to_again(make, backend, kind):

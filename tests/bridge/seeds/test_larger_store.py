@@ -35,6 +35,7 @@ def with_episodes(replay, times):
     return replay
 
 
+@pytest.mark.thorough(but=["6"])
 @pytest.mark.parametrize("budget", [5, 6])  # within an episode, and after one
 def test_whole_episodes_are_those_of_a_store_that_was_as_large_from_the_beginning(budget):
     begun = with_episodes(Replay.create(budget, jnp.zeros((1, 1)), ACTION, whole=True), range(budget))

@@ -182,6 +182,7 @@ def test_without_a_seed_numpy_draws_it():
     assert not np.array_equal(first_observation(), make_vec_env("CartPole-v1", 2).reset())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "actions", "error", "message"),
     [

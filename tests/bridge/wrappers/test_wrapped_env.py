@@ -141,6 +141,7 @@ def test_what_is_not_a_number_raises_what_sb3_raises_and_the_rollout_did_not_tak
     np.testing.assert_equal(ours.unwrapped.get_state(), before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("warn_once", [True, False])
 def test_what_is_not_a_number_is_warned_of_as_often_as_by_sb3(warn_once, checked):
     ours, theirs, last_obs = checked(warn_once=warn_once)

@@ -113,6 +113,7 @@ def test_each_optimiser_may_have_a_rate_of_its_own(where):
     assert model.log_ent_coef.item() == before[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
 def test_a_rule_of_ones_own_for_the_learning_rate_counts(name, where):

@@ -175,6 +175,7 @@ def test_exporting_changes_nothing_in_the_policy():
     assert [(module.training, set(vars(module))) for module in policy.modules()] == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cls", "active"),
     [

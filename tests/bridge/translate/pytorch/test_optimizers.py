@@ -103,6 +103,7 @@ def test_takes_the_steps_of_torch_in_float64(kind, x64):
         np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.thorough
 @every_optimizer
 def test_goes_on_from_the_moments_of_torch_and_torch_from_ours(kind):
     ours, theirs = Parameters(kind), Parameters(kind)

@@ -61,6 +61,7 @@ def test_in_evaluation_running_statistics_normalise():
     )
 
 
+@pytest.mark.thorough(but=["warm"])
 @pytest.mark.parametrize("step", [0, 10], ids=["warming up", "warm"])
 def test_a_feature_that_never_varies_leaves_gradients_finite(step):
     x = jnp.concatenate([jnp.zeros((BATCH, 1)), jnp.arange(float(BATCH))[:, None]], axis=1)
