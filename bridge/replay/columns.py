@@ -102,7 +102,7 @@ def pieces(first: int, count: int, capacity: int) -> Iterator[tuple[slice, slice
         done += num
 
 
-def to_host(array: Any) -> np.ndarray:
+def as_numpy(array: Any) -> np.ndarray:
     """Return a torch tensor, JAX array or NumPy array as a NumPy array, without a copy if its memory is on the host."""
     if isinstance(array, torch.Tensor):
         return array.detach().cpu().numpy()
@@ -111,7 +111,7 @@ def to_host(array: Any) -> np.ndarray:
 
 def shaped(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return an argument in the expected shape; axes of length one may be missing or added, as in SB3."""
-    array = to_host(value)
+    array = as_numpy(value)
     if math.prod(array.shape) != math.prod(shape):
         raise ValueError(f"{name} must have the shape {shape}, got {tuple(array.shape)}.")
     return array.reshape(shape)

@@ -11,7 +11,7 @@ import numpy as np
 from stable_baselines3.common import buffers
 
 from bridge.replay import columns
-from bridge.replay.columns import map_leaves, to_host
+from bridge.replay.columns import as_numpy, map_leaves
 from bridge.replay.rows import Rows
 from bridge.sb3 import Space
 
@@ -216,11 +216,11 @@ def _field(episode: Any, name: str, default: Any = _REQUIRED) -> Any:
 
 
 def _of_length(name: str, array: Any, steps: int) -> Any:
-    array = to_host(array).reshape(-1)
+    array = as_numpy(array).reshape(-1)
     if len(array) != steps:
         raise ValueError(f"{name} must have the length of rewards, {steps}, got {len(array)}.")
     return array
 
 
 def _concrete(tree: Any) -> Any:
-    return map_leaves(to_host, tree)
+    return map_leaves(as_numpy, tree)

@@ -359,8 +359,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises:
           ValueError: a priority or an index is out of its range. Nothing changed.
         """
-        new = columns.to_host(priorities).astype(np.float64)
-        self.priorities.update(self, columns.to_host(indices), new)
+        new = columns.as_numpy(priorities).astype(np.float64)
+        self.priorities.update(self, columns.as_numpy(indices), new)
 
     def _draw_windows(
         self, episodes: Episodes, num_slices: int, slice_len: int, by: str, strict_length: bool, replace: bool

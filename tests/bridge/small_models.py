@@ -1,9 +1,12 @@
 """Models of one small shape for many tests, so that they share their programs; and callbacks that watch them."""
 
+import csv
+
 import pytest
 import stable_baselines3
 from stable_baselines3.common import utils
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import configure
 
 import bridge
 from bridge import make_vec_env
@@ -58,18 +61,30 @@ class Recorder(BaseCallback):
         self.events.append("training end")
 
 
-class OnRolloutEnd(BaseCallback):
+class Noop(BaseCallback):
+    def _on_step(self):
+        return True
+
+
+class OnRolloutEnd(Noop):
     """Calls a function with the model at the end of each rollout."""
 
     def __init__(self, function):
         super().__init__()
         self.function = function
 
-    def _on_step(self):
-        return True
-
     def _on_rollout_end(self):
         self.function(self.model)
+
+
+def logged(model, folder, total, **learn):
+    """Train, and return the rows of the log without times."""
+    model.set_logger(configure(str(folder), ["csv"]))
+    model.learn(total, **learn)
+    model.logger.close()
+    times = {"time/fps", "time/time_elapsed", "time/compile_s"}
+    with open(folder / "progress.csv") as file:
+        return [{name: value for name, value in row.items() if name not in times} for row in csv.DictReader(file)]
 
 
 def replayed(env, steps):

@@ -17,7 +17,7 @@ from tests.tiers import tiered
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 
 IDS = [spec.id for suite in SUITES for spec in suite.ENVIRONMENTS]
-# Box2D's compile for long, and have tests of their own.
+# Box2D's compile for long, and have tests of their own. What their steps give is held against the reference there.
 WITHOUT_BOX2D = [id for id in IDS if id not in {spec.id for spec in box2d.ENVIRONMENTS}]
 DRAWN = [id for id in WITHOUT_BOX2D if not id.startswith("MinAtar/")]  # test_minatar.py looks at every pixel
 # Each class, and each of the code paths that an id chooses.
@@ -31,15 +31,15 @@ GOLDEN = ("Acrobot-v1", "CartPole-v1", "Pendulum-v1", "ArmReach-v0", "BitFlippin
 
 
 @pytest.mark.thorough(but=["CartPole-v1", "Taxi-v4"])
-@pytest.mark.parametrize(
-    "id", tiered(WITHOUT_BOX2D, *EACH_CLASS, *OTHER_PATHS, "MinAtar/Breakout-v1", "MinAtar/Seaquest-v1")
-)
+@pytest.mark.parametrize("id", tiered(IDS, *EACH_CLASS, *OTHER_PATHS, "MinAtar/Breakout-v1", "MinAtar/Seaquest-v1"))
 def test_keeps_the_contract_in_float32(id: str) -> None:
     jaxenvs.check_env(jaxenvs.make(id))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("id", tiered(WITHOUT_BOX2D, "CartPole-v1", "Acrobot-v1", "MinAtar/Breakout-v1"))
+@pytest.mark.parametrize(
+    "id", tiered([*WITHOUT_BOX2D, "LunarLander-v3"], "CartPole-v1", "Acrobot-v1", "MinAtar/Breakout-v1")
+)
 def test_keeps_the_contract_in_float64(id: str, x64: None) -> None:
     jaxenvs.check_env(jaxenvs.make(id))
 

@@ -25,7 +25,7 @@ from bridge.engine.plan import is_slower_compiled
 from bridge.engine.runtime import compile_meanwhile
 from bridge.errors import NotCompilable
 from bridge.observations import map_parts
-from bridge.replay.columns import to_host
+from bridge.replay.columns import as_numpy
 from bridge.sb3 import Space
 from bridge.translate.policies.exported_network import keeps_changing
 from bridge.translate.policies.off_policy import acting_part, acting_tensors, export_acting
@@ -219,7 +219,7 @@ class Predictor:
         seen = self._seen(batch, state, episode_start, action_masks)
         if seen is None:
             masks = {} if action_masks is None else {"action_masks": action_masks}
-            on_host = map_parts(to_host, batch)
+            on_host = map_parts(as_numpy, batch)
             action, state = self._policy.predict(on_host, state, episode_start, deterministic, **masks)
             action = jnp.asarray(action) if is_jax else torch.as_tensor(action)
         elif compiles:

@@ -35,6 +35,7 @@ from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import CollectorState, LearnerState, Replay
 from jaxenvs.learn.devices import Sharded, layout_behind, layouts, run_on
 from jaxenvs.learn.off_policy import driver
+from jaxenvs.learn.off_policy.driver import Progress, RunState, Schedule
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
@@ -46,17 +47,16 @@ MOST_STEPS, MOST_OF_ALL = 4096, 65_536
 def _train(
     policy: ExportedOffPolicy,
     optimizers: ExportedOptimizers,
-    limits: driver.Limits,
     settings: OffPolicySettings,
-    rates: driver.Rates,
+    schedule: Schedule,
     numbers: Numbers,
     learner: LearnerState,
     replay: Replay,
     environments: Environments,
-    progress: driver.Progress,
+    progress: Progress,
     action_noise: Sharded,
     key_data: jax.Array,
-) -> tuple[driver.Run, FinalState, StepBatch]:
+) -> tuple[RunState, FinalState, StepBatch]:
     """Run the driver: the updates that are due, and steps, in turns.
 
     Args:
@@ -80,8 +80,7 @@ def _train(
         ExplorationState(environments.start(), replay, action_noise.tree),
         progress,
         jax.random.wrap_key_data(key_data),
-        limits,
-        rates,
+        schedule,
     )
     exploration = dataclasses.replace(run.exploration, collector=CollectorState((), ()))
     final_state = environments.final_state(run.exploration.collector)
@@ -97,21 +96,21 @@ def compiled_function(mesh: Mesh | None) -> Callable[..., Any]:
     """
 
     def train(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, *given: Any) -> Any:
-        replay, environments = given[5:7]
+        replay, environments = given[4:6]
         specs = None if mesh is None else _specs(mesh, replay, environments)
         return run_on(mesh, functools.partial(_train, policy, optimizers), specs, *given)
 
-    return jax.jit(train, static_argnums=(0, 1), donate_argnums=(7,), compiler_options=compiler_options())
+    return jax.jit(train, static_argnums=(0, 1), donate_argnums=(6,), compiler_options=compiler_options())
 
 
-def _specs(mesh: Mesh, replay: Replay, environments: Environments) -> tuple[driver.Run, Any, Any]:
+def _specs(mesh: Mesh, replay: Replay, environments: Environments) -> tuple[RunState, Any, Any]:
     """Return how the results of the compiled function are divided over devices."""
     per_env: Any  # they stand for arrays
     same: Any
     (per_env, same), many = layouts(mesh), layout_behind(mesh)
     exploration = ExplorationState(CollectorState((), ()), replay.layout(per_env, same), per_env)
     counts = dict.fromkeys(("num_updated", "count", "num_ended"), same)
-    run = driver.Run(learner=same, exploration=exploration, progress=same, metrics=same, kept=(), **counts)
+    run = RunState(learner=same, exploration=exploration, progress=same, metrics=same, kept=(), **counts)
     return run, environments.layout_of_final_state(per_env, same), many
 
 
@@ -136,22 +135,19 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
     assert learner is not None
     num_envs, mesh, settings = algorithm.n_envs, plan.mesh, algorithm._settings_now()
     bound = committed if mesh is None else (lambda tree: tree)  # arrays that are divided over devices are in place
-    rates = schedules(algorithm, steps, most_steps(num_envs))
+    schedule = make_schedule(algorithm, steps, episodes, most_steps(num_envs))
     vectors = bound(read_learner(learner, algorithm._n_updates))
     environments = Environments.of(wrapped_env, algorithm._last_obs)
     environments = dataclasses.replace(environments, env_state=bound(environments.env_state))
     progress, action_noise, key = algorithm._progress()
     # Last, because whatever fails from here on must return the store to the buffer.
     replay = bound(buffer.to_device(rows_to_come(algorithm), mesh))
-    episodes = min(episodes, 2**31 - 1)
-    limits = driver.Limits(np.int32(steps), np.int32(episodes))
     try:
         run, final_state, kept = compiled_function(mesh)(
             plan.network,
             tuple(learner.exported.items()),
-            limits,
             settings,
-            rates,
+            schedule,
             learner.settings(),
             vectors,
             replay,
@@ -187,7 +183,7 @@ def rows_to_come(algorithm: OffPolicy) -> int:
 
 
 def _write_back(
-    algorithm: OffPolicy, plan: Plan, run: driver.Run, host: driver.Run, final_state: FinalState, steps: StepBatch
+    algorithm: OffPolicy, plan: Plan, run: RunState, host: RunState, final_state: FinalState, steps: StepBatch
 ) -> None:
     """Write back to SB3's attributes what the compiled function returned, except for the replay buffer.
 
@@ -218,8 +214,8 @@ def _write_back(
     algorithm._n_updates = int(run.learner.num_updates)
 
 
-def schedules(algorithm: OffPolicy, steps: int, most: int) -> driver.Rates:
-    """Return the learning rate and the share of random actions for each of the next steps, each (most,).
+def make_schedule(algorithm: OffPolicy, steps: int, episodes: float, most: int) -> Schedule:
+    """Return the limits, and the learning rate and the share of random actions in the next steps, each (most,).
 
     The learning rate is for an update before the step. Both are SB3's schedules, which may be any function of the
     progress.
@@ -235,4 +231,5 @@ def schedules(algorithm: OffPolicy, steps: int, most: int) -> driver.Rates:
     else:
         learning_rate[: len(progress)] = [rate(each) for each in progress.tolist()]
     exploration_rate[: len(progress)] = algorithm._exploration_rates(progress)
-    return driver.Rates(learning_rate, exploration_rate)  # type: ignore[arg-type]
+    episodes = min(episodes, 2**31 - 1)
+    return Schedule(learning_rate, exploration_rate, np.int32(steps), np.int32(episodes))  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge.engine.learner import ExportedOptimizers, Numbers, transformations
-from bridge.engine.off_policy.compiled_training import rows_to_come, schedules
+from bridge.engine.off_policy.compiled_training import make_schedule, rows_to_come
 from bridge.engine.plan import Plan
 from bridge.engine.runtime import to_host
 from bridge.engine.update import read_learner
@@ -116,7 +116,7 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
         buffer.require_whole_episode()  # as SB3 does
     ahead = NoiseAhead.of(algorithm, plan, settings, algorithm.key)
     state = read_learner(learner, algorithm._n_updates)
-    rate = schedules(algorithm, 0, 1).learning[0]
+    rate = make_schedule(algorithm, 0, 0, 1).learning_rate[0]
     venv = None if settings.hindsight is None else wrapped_env.base.venv  # whose reward hindsight computes
     run = plan.compiled("update", lambda: _updating_function(plan.network, tuple(learner.exported.items())))
     index = np.int32(algorithm._iteration - ahead.first)
@@ -157,9 +157,9 @@ def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers
         replay = write(replay, steps, count)
         dtype = jax.tree.leaves(learner.params)[0].dtype
         compute_reward = None if venv is None else require_goals(venv.first_env)
-        own = Iteration(policy, transformations(optimizers, numbers), None, compute_reward)  # type: ignore[arg-type]
+        iteration = Iteration(policy, transformations(optimizers, numbers), None, compute_reward)  # type: ignore[arg-type]
         now, ready = settings.replace(learning_rate=jnp.asarray(learning_rate, dtype)), is_ready(settings, replay)
-        learner, metrics = own.update(now, learner, replay, jax.tree.map(lambda leaf: leaf[index], noise), ready)
+        learner, metrics = iteration.update(now, learner, replay, jax.tree.map(lambda leaf: leaf[index], noise), ready)
         return learner, replay, metrics, ready
 
     return jax.jit(compute, donate_argnums=(7,), compiler_options=compiler_options())

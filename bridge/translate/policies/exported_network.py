@@ -187,22 +187,22 @@ def keeps_changing(policy: nn.Module) -> bool:
     return any(len(_COMPUTATIONS.get(part, ())) > MOST_COMPUTATIONS for part in policy.modules())
 
 
-class Parts(nn.Module):
-    """Module with the parts and parameters of another module and a separate forward, which tracing follows."""
+class ModuleView(nn.Module):
+    """Module with the submodules and parameters of another module and a separate forward, which tracing follows."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        # Not as a submodule, so that parts and parameters keep the names that they have in the module.
+        # Not as a submodule, so that submodules and parameters keep the names that they have in the module.
         self._modules, self._parameters, self._buffers = module._modules, module._parameters, module._buffers
 
 
-def export_parts(
-    network: BaseModel, parts: Parts, *further: int, has_statistics: bool = False
+def export_view(
+    network: BaseModel, view: ModuleView, *further: int, has_statistics: bool = False
 ) -> tuple[Encodings, ExportedModule]:
-    """Return the encoding of a network's observations, and its parts as a translated module.
+    """Return the encoding of a network's observations, and a view of it as a translated module.
 
     Args:
-      further: sizes of the vectors that the forward of `parts` takes after the observations.
+      further: sizes of the vectors that the forward of `view` takes after the observations.
       has_statistics: whether the caller handles running statistics, as in `export_module`.
     """
     encoding = export_encoding(network.observation_space, network.normalize_images)
@@ -214,7 +214,7 @@ def export_parts(
         encoded: Encoded = example(*encoding.encoded_shape)
     else:
         encoded = {key: example(*part.encoded_shape) for key, part in encoding}
-    module = export_module(parts, encoded, *map(example, further), has_statistics=has_statistics)
+    module = export_module(view, encoded, *map(example, further), has_statistics=has_statistics)
     _COMPUTATIONS.setdefault(network, set()).add(module.computation)
     return encoding, module
 

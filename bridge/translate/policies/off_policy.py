@@ -14,7 +14,6 @@ from bridge.contrib import contrib_class, is_maskable
 from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import ExportedNetwork, require_methods
 from bridge.translate.policies.exported_policy import ExportedPolicy
-from bridge.translate.policies.off_policy_kinds import KINDS, Kind
 from bridge.translate.policies.off_policy_networks import (
     EXTRACTOR,
     ExportedActor,
@@ -22,6 +21,7 @@ from bridge.translate.policies.off_policy_networks import (
     ExportedOffPolicy,
     ExportedSACActor,
 )
+from bridge.translate.policies.off_policy_translations import TRANSLATIONS, Translation
 from bridge.translate.policies.on_policy import export_policy, require_sb3s_predict
 from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
 from bridge.translate.pytorch.tracing import RENORMALIZATION, STATISTICS
@@ -33,32 +33,32 @@ Tensors = dict[str, list[torch.Tensor]]
 PREDICTION = ("predict", "_predict", "obs_to_tensor", "squash_output", "scale_action", "unscale_action")
 
 
-def _kinds() -> tuple[Kind, ...]:
+def _translations() -> tuple[Translation, ...]:
     if sys.modules.get("sb3_contrib") is None:  # then no policy has one of its classes
-        return KINDS
-    contrib: tuple[Kind, ...] = importlib.import_module("bridge.translate.policies.off_policy_contrib").KINDS
-    return KINDS + contrib
+        return TRANSLATIONS
+    contrib = importlib.import_module("bridge.translate.policies.off_policy_contrib")
+    return (*TRANSLATIONS, *contrib.TRANSLATIONS)
 
 
-def _kind_of(policy: BasePolicy) -> Kind | None:
-    return next((kind for kind in _kinds() if isinstance(policy, kind.policy)), None)
+def _translation_of(policy: BasePolicy) -> Translation | None:
+    return next((translation for translation in _translations() if isinstance(policy, translation.policy)), None)
 
 
 def network_names(policy: BasePolicy) -> tuple[str, ...]:
     """Return the attributes with the networks of an off-policy policy. SB3's models use the same names."""
-    kind = _kind_of(policy)
-    return () if kind is None else (*kind.networks, *kind.targets)
+    translation = _translation_of(policy)
+    return () if translation is None else (*translation.networks, *translation.targets)
 
 
 def export_actor(policy: BasePolicy) -> ExportedActor:
     """Translate the network with which the policy of an off-policy algorithm acts."""
-    kind = _kind_of(policy)
-    if kind is None:
-        known = ", ".join(kind.policy.__name__ for kind in _kinds())
+    translation = _translation_of(policy)
+    if translation is None:
+        known = ", ".join(translation.policy.__name__ for translation in _translations())
         raise NotCompilable(f"The policy must be one of {known}, got a {type(policy).__name__}.")
     require_no_forward_hooks(policy)
-    require_methods(policy, kind.policy, PREDICTION)
-    name, export = next(iter(kind.networks.items()))
+    require_methods(policy, translation.policy, PREDICTION)
+    name, export = next(iter(translation.networks.items()))
     exported: ExportedActor = export(getattr(policy, name))
     return exported
 
@@ -73,8 +73,8 @@ def export_acting(policy: BasePolicy) -> ExportedPolicy | ExportedActor:
 
 def acting_part(policy: BasePolicy) -> nn.Module:
     """Return the part of a policy that has the parameters of `export_acting`, in their order."""
-    kind = _kind_of(policy)
-    part: nn.Module = policy if kind is None else getattr(policy, next(iter(kind.networks)))
+    translation = _translation_of(policy)
+    part: nn.Module = policy if translation is None else getattr(policy, next(iter(translation.networks)))
     return part
 
 
@@ -93,23 +93,23 @@ def export_off_policy(policy: BasePolicy, actor: ExportedActor | None = None) ->
       actor: the result of `export_actor`, if it exists already.
     """
     actor = export_actor(policy) if actor is None else actor
-    kind = _kind_of(policy)
-    assert kind is not None  # otherwise there is no actor
-    name, *others = kind.networks
+    translation = _translation_of(policy)
+    assert translation is not None  # otherwise there is no actor
+    name, *others = translation.networks
     exported: dict[str, ExportedNetwork] = {name: actor}
-    exported |= {other: kind.networks[other](getattr(policy, other)) for other in others}
-    for name, optimizer in _optimizers(policy, kind).items():
+    exported |= {other: translation.networks[other](getattr(policy, other)) for other in others}
+    for name, optimizer in _optimizers(policy, translation).items():
         _require_trainable(getattr(policy, name), exported[name], optimizer)
-    for target in kind.targets:
+    for target in translation.targets:
         name = target.removesuffix("_target")
-        if kind.networks[name](getattr(policy, target)) != exported[name]:
+        if translation.networks[name](getattr(policy, target)) != exported[name]:
             raise NotCompilable(f"{target} must have the same architecture as {name}.")
     critic = exported.get("critic")
     if isinstance(critic, ExportedCritic) and critic.shares:
-        for suffix in ("", "_target") if "actor_target" in kind.targets else ("",):
+        for suffix in ("", "_target") if "actor_target" in translation.targets else ("",):
             _require_sharing(*(getattr(policy, f"{each}{suffix}") for each in ("actor", "critic")))
-    _require_apart(_parameters(policy, kind))
-    return kind.exported(*exported.values(), actor.head)
+    _require_apart(_parameters(policy, translation))
+    return translation.exported(*exported.values(), actor.head)
 
 
 def learned_tensors(
@@ -123,14 +123,14 @@ def learned_tensors(
       policy: that `export_off_policy` has translated.
       entropy: SAC's `log_ent_coef` and its optimizer, if it is learned. The optimizer must train nothing else.
     """
-    kind = _kind_of(policy)
-    assert kind is not None  # otherwise nothing has been exported
-    tensors, optimizers = _parameters(policy, kind), _optimizers(policy, kind)
-    params = {name: tensors.pop(name) for name in kind.networks}
+    translation = _translation_of(policy)
+    assert translation is not None  # otherwise nothing has been exported
+    tensors, optimizers = _parameters(policy, translation), _optimizers(policy, translation)
+    params = {name: tensors.pop(name) for name in translation.networks}
     if entropy is not None:
         _require_entropy(*entropy)
         params["log_ent_coef"], optimizers["log_ent_coef"] = [entropy[0]], entropy[1]
-    for name in kind.networks:
+    for name in translation.networks:
         # CrossQ's running statistics.
         layers = [each for each in getattr(policy, name).modules() if type(each) is contrib_class(*RENORMALIZATION)]
         if layers:
@@ -148,24 +148,25 @@ def own_parameters(network: nn.Module) -> list[torch.Tensor]:
 
 def flatten_networks(policy: BasePolicy) -> None:
     """Give the parameters of each network one memory, as vectors that compiled functions read: see `Vector`."""
-    kind = _kind_of(policy)
-    if kind is not None:
-        flatten(_parameters(policy, kind).values())
+    translation = _translation_of(policy)
+    if translation is not None:
+        flatten(_parameters(policy, translation).values())
     elif isinstance(policy, ActorCriticPolicy) or is_maskable(policy):
         flatten([[*policy.parameters()]])
 
 
-def _parameters(policy: BasePolicy, kind: Kind) -> Tensors:
+def _parameters(policy: BasePolicy, translation: Translation) -> Tensors:
     """Return the parameters that are in the vector of each network, the target networks last."""
     # The target of a critic has its own features extractor, or shares the one of the actor's target.
-    of_target = own_parameters if "actor_target" in kind.targets else nn.Module.parameters
-    parameters = {name: own_parameters(getattr(policy, name)) for name in kind.networks}
-    return parameters | {name: list(of_target(getattr(policy, name))) for name in kind.targets}
+    of_target = own_parameters if "actor_target" in translation.targets else nn.Module.parameters
+    parameters = {name: own_parameters(getattr(policy, name)) for name in translation.networks}
+    return parameters | {name: list(of_target(getattr(policy, name))) for name in translation.targets}
 
 
-def _optimizers(policy: BasePolicy, kind: Kind) -> dict[str, torch.optim.Optimizer]:
+def _optimizers(policy: BasePolicy, translation: Translation) -> dict[str, torch.optim.Optimizer]:
     """Return the optimizer of each network. One that learns alone is trained by the policy's."""
-    return {name: (getattr(policy, name) if len(kind.networks) > 1 else policy).optimizer for name in kind.networks}
+    names = translation.networks
+    return {name: (getattr(policy, name) if len(names) > 1 else policy).optimizer for name in names}
 
 
 def _require_trainable(network: nn.Module, exported: ExportedNetwork, optimizer: torch.optim.Optimizer) -> None:

@@ -15,15 +15,6 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import ExportedNetwork, require_methods
-from bridge.translate.policies.off_policy_kinds import (
-    Q_NETWORK,
-    Chained,
-    Kind,
-    checked,
-    critic_fields,
-    sac_actor,
-    with_head,
-)
 from bridge.translate.policies.off_policy_networks import (
     EXTRACTOR,
     ExportedCritic,
@@ -32,6 +23,15 @@ from bridge.translate.policies.off_policy_networks import (
     ExportedQuantileNetwork,
     ExportedSACActor,
     ExportedSACPolicy,
+)
+from bridge.translate.policies.off_policy_translations import (
+    Q_NETWORK,
+    Chained,
+    Translation,
+    checked,
+    critic_fields,
+    sac_actor,
+    with_head,
 )
 from bridge.translate.pytorch.tracing import STATISTICS
 
@@ -76,13 +76,13 @@ def _require_layers(network: nn.Module, exported: ExportedNetwork) -> None:
             )
 
 
-KINDS = (
-    Kind(QRDQNPolicy, ExportedQRDQNPolicy, {"quantile_net": _quantile_network}, ("quantile_net_target",)),
-    Kind(
+TRANSLATIONS = (
+    Translation(QRDQNPolicy, ExportedQRDQNPolicy, {"quantile_net": _quantile_network}, ("quantile_net_target",)),
+    Translation(
         TQCPolicy,
         ExportedSACPolicy,
         {"actor": functools.partial(sac_actor, base=TQCActor), "critic": _quantile_critic},
         ("critic_target",),
     ),
-    Kind(CrossQPolicy, ExportedSACPolicy, {"actor": _crossq_actor, "critic": _crossq_critic}),
+    Translation(CrossQPolicy, ExportedSACPolicy, {"actor": _crossq_actor, "critic": _crossq_critic}),
 )

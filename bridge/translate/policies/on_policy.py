@@ -16,10 +16,10 @@ from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import (
     Encoded,
     Exploration,
-    Parts,
+    ModuleView,
     export_exploration,
     export_head,
-    export_parts,
+    export_view,
     require_methods,
     shapes_given,
 )
@@ -58,7 +58,7 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
     _require_known(policy)
     if is_recurrent(policy):
         return export_recurrent_policy(policy, _head(policy), _exploration(policy))
-    encoding, module = export_parts(policy, _Networks(policy))
+    encoding, module = export_view(policy, _Networks(policy))
     network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))
     _require_shapes(network, next(policy.parameters()).dtype)
     return network
@@ -77,7 +77,7 @@ def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
     require_methods(policy, _base(policy), PREDICTION)
 
 
-class _Networks(Parts):
+class _Networks(ModuleView):
     """Everything that a policy computes, except for the encoding of observations and the distribution."""
 
     pi_features_extractor: nn.Module

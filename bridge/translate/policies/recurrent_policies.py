@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.policies.exported_network import Encoded, Exploration, Params, Parts, export_parts
+from bridge.translate.policies.exported_network import Encoded, Exploration, ModuleView, Params, export_view
 from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.pytorch.modules import ExportedModule, export_module
 from jaxenvs.learn.interfaces import Memory, Recalled
@@ -59,7 +59,7 @@ class ExportedRecurrentPolicy(ExportedPolicy):
         return no_memory(num_envs, self.layers, self.size, jax.tree.leaves(params)[0].dtype)
 
 
-class _Features(Parts):
+class _Features(ModuleView):
     """The inputs of the LSTMs; for a critic without LSTM, the outputs of its layer."""
 
     pi_features_extractor: nn.Module
@@ -76,7 +76,7 @@ class _Features(Parts):
         return pi_features, self.critic(vf_features) if self.has_layer else vf_features
 
 
-class _Behind(Parts):
+class _Behind(ModuleView):
     """The layers behind the LSTMs."""
 
     mlp_extractor: Any
@@ -95,7 +95,7 @@ def export_recurrent_policy(policy: Any, head: ActionHead, exploration: Explorat
     for each in (lstm, policy.lstm_critic):
         if each is not None:
             _require_known(each)
-    encoding, features = export_parts(policy, _Features(policy))
+    encoding, features = export_view(policy, _Features(policy))
     example = torch.zeros((1, lstm.hidden_size), device=policy.device)
     behind = export_module(_Behind(policy), example, example)
     names = tuple(name for name, _ in policy.named_parameters() if name.startswith(("lstm_actor.", "lstm_critic.")))

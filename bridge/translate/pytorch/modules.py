@@ -21,9 +21,9 @@ from bridge.translate.pytorch.tracing import (
     Interpreter,
     describe,
     first_line,
-    record,
     replicate,
     require_unreplaced,
+    trace,
     translate,
 )
 from bridge.translate.user_modules.purity import Purity
@@ -112,7 +112,7 @@ def export_module(module: nn.Module, *examples: object, has_statistics: bool = F
     parameters = dict(module.named_parameters())
     _require_one_dtype(parameters.values())
     try:
-        graph = record(module, *examples)
+        graph = trace(module, *examples)
         computation = translate(graph)
         read = set(computation.read)
         statistics = {name: buffer for name, buffer in module.named_buffers() if name in read}
@@ -195,7 +195,7 @@ def copy_into(tensors: Sequence[torch.Tensor], flat: Sequence[torch.Tensor]) -> 
 
 def _in_training(module: nn.Module, examples: tuple[object, ...]) -> Computation | None:
     try:
-        return translate(record(module, *examples, training=True))
+        return translate(trace(module, *examples, training=True))
     except NotCompilable:  # such as a network with noise in training only
         return None
 

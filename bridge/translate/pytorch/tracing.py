@@ -1,6 +1,6 @@
 """Tracing of PyTorch modules into Computations, lists of operations that JAX runs.
 
-    module --replicate--> replica --record--> torch.fx graph --translate--> Computation --called in JAX--> results
+    module --replicate--> replica --trace--> torch.fx graph --translate--> Computation --called in JAX--> results
 
 The forward of a replica runs once on proxies of torch.fx, which record operations. `torch.fx.Tracer` puts its own
 methods into `nn.Module` while it traces, for all threads and all modules of the process. Here only a replica is
@@ -111,7 +111,7 @@ class Computation:
         return names(self.result)
 
 
-def record(module: nn.Module, *examples: object, training: bool = False) -> fx.Graph:
+def trace(module: nn.Module, *examples: object, training: bool = False) -> fx.Graph:
     """Record what `module(*examples)` calls: functions and modules of PyTorch, and parameters by their names.
 
     Args:

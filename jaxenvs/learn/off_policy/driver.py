@@ -37,33 +37,24 @@ class Progress:
 
 
 @struct
-class Limits:
-    """Conditions under which a run ends.
+class Schedule:
+    """Rates of a run in each of its steps, (most,), and the limits at which it ends.
 
     Attributes:
-      steps: the number of steps of each environment; with 0, only the update that is due.
+      learning_rate: of an update before each of the steps.
+      exploration_rate: the share of random actions in each step.
+      steps: the number of steps of each environment, at most `most`; with 0, only the update that is due.
       episodes: the number of further episodes to end.
     """
 
+    learning_rate: jax.Array
+    exploration_rate: jax.Array
     steps: Any
     episodes: Any
 
 
 @struct
-class Rates:
-    """Schedules of a run, (most,): it takes at most that many steps.
-
-    Attributes:
-      learning: the learning rate of an update before each of the steps.
-      exploration: the share of random actions in each step.
-    """
-
-    learning: jax.Array
-    exploration: jax.Array
-
-
-@struct
-class Run:
+class RunState:
     """State and results of a run.
 
     Attributes:
@@ -85,43 +76,42 @@ class Run:
 
 
 def run(
-    own: Iteration,
+    iteration: Iteration,
     settings: OffPolicySettings,
     learner: LearnerState,
     exploration: ExplorationState,
     progress: Progress,
     key: jax.Array,
-    limits: Limits,
-    rates: Rates,
-) -> Run:
+    schedule: Schedule,
+) -> RunState:
     """Continue until a limit is reached. However a training is split into runs, its bits are the same.
 
     An iteration makes the updates that the previous iteration left due, and then takes its steps: callbacks see a step
     before the update that follows it.
 
     Args:
-      own: its `step` returns as further output whether episodes ended, and what is kept of the step.
+      iteration: its `step` returns as further output whether episodes ended, and what is kept of the step.
       settings: the learning rate is not used.
       key: a typed key. All random draws follow from it and the number of the iteration.
     """
     num_envs = exploration.replay.num_envs * axis_size(settings.axis_name)  # of all devices
     dtype = jax.tree.leaves(learner.params)[0].dtype
-    turns = _Turns(own, settings, limits, rates, num_envs, dtype)
+    turns = _Turns(iteration, settings, schedule, num_envs, dtype)
 
     def draw(number: jax.Array) -> Noise:
-        return own.draw(settings, learner, exploration, jax.random.fold_in(key, progress.iteration + number))
+        return iteration.draw(settings, learner, exploration, jax.random.fold_in(key, progress.iteration + number))
 
     zero = jnp.zeros((), jnp.int32)
-    begun = Run(learner, exploration, progress, {}, zero, zero, zero, ())
+    begun = RunState(learner, exploration, progress, {}, zero, zero, zero, ())
     noise = jax.eval_shape(draw, zero)
     metrics = jax.eval_shape(turns.update, begun, noise)[1] if turns.has_updates else {}
-    most = rates.learning.shape[0]
+    most = schedule.learning_rate.shape[0]
     kept = zeros(jax.eval_shape(turns.step, begun, noise)[2], most)
     begun = dataclasses.replace(begun, metrics=zeros(metrics), kept=kept)
     chunk = num_at_once(noise, most // settings.train_freq)
     # The loop runs at least once, for the update that is due.
     limited = loop.Limits(None, turns.can_continue, at_least_once=True)
-    end: Run = loop.run(Loop(turns.iterate, draw, chunk), begun, limited)[0]
+    end: RunState = loop.run(Loop(turns.iterate, draw, chunk), begun, limited)[0]
     return end
 
 
@@ -129,10 +119,9 @@ def run(
 class _Turns:
     """The two parts of an iteration that `run` alternates: the update that is due, and the steps."""
 
-    own: Iteration
+    iteration: Iteration
     settings: OffPolicySettings
-    limits: Limits
-    rates: Rates
+    schedule: Schedule
     num_envs: int  # of all devices
     dtype: Any  # of the parameters
 
@@ -141,13 +130,13 @@ class _Turns:
         """True if an iteration has updates."""
         return self.settings.num_updates(self.num_envs) > 0
 
-    def update(self, carry: Run, noise: Noise) -> tuple[LearnerState, dict[str, Any], Any]:
+    def update(self, carry: RunState, noise: Noise) -> tuple[LearnerState, dict[str, Any], Any]:
         """Update if an update is due; return the learner, the metrics, and whether it was due."""
-        now = self.settings.replace(learning_rate=self.rates.learning[carry.count].astype(self.dtype))
+        now = self.settings.replace(learning_rate=self.schedule.learning_rate[carry.count].astype(self.dtype))
         is_due = carry.progress.is_due & is_ready(self.settings, carry.exploration.replay)
-        return *self.own.update(now, carry.learner, carry.exploration.replay, noise, is_due), is_due
+        return *self.iteration.update(now, carry.learner, carry.exploration.replay, noise, is_due), is_due
 
-    def update_if_due(self, carry: Run, noise: Noise) -> Run:
+    def update_if_due(self, carry: RunState, noise: Noise) -> RunState:
         """Return the carry after the update, if one is due."""
         if not self.has_updates:
             return carry
@@ -162,12 +151,12 @@ class _Turns:
             progress=dataclasses.replace(carry.progress, is_due=jnp.asarray(False)),
         )
 
-    def step(self, carry: Run, noise: Noise) -> tuple[Run, jax.Array, Any]:
+    def step(self, carry: RunState, noise: Noise) -> tuple[RunState, jax.Array, Any]:
         """Take one step; return the carry with the new exploration state, whether episodes ended, and what is kept."""
         progress = carry.progress
-        now = self.settings.with_exploration_rate(self.rates.exploration[carry.count].astype(self.dtype))
+        now = self.settings.with_exploration_rate(self.schedule.exploration_rate[carry.count].astype(self.dtype))
         no_progress = jnp.zeros((), self.dtype)
-        exploration, (done, kept) = self.own.take_step(
+        exploration, (done, kept) = self.iteration.take_step(
             now, carry.learner, carry.exploration, noise, progress.step, progress.num_timesteps, no_progress
         )
         taken = progress.step + 1
@@ -183,7 +172,7 @@ class _Turns:
         after = dataclasses.replace(carry, exploration=exploration, progress=progress)
         return after, done, kept
 
-    def take(self, carry: Run, noise: Noise) -> Run:
+    def take(self, carry: RunState, noise: Noise) -> RunState:
         """Take one step, record it, and update target networks."""
         after, done, kept = self.step(carry, noise)
         after = dataclasses.replace(
@@ -193,14 +182,14 @@ class _Turns:
             kept=put(carry.kept, carry.count, kept),
         )
         calls = after.progress.calls
-        learner = self.settings.on_step(self.own.policy, after.learner, calls - 1, calls, self.num_envs)
+        learner = self.settings.on_step(self.iteration.policy, after.learner, calls - 1, calls, self.num_envs)
         return dataclasses.replace(after, learner=learner)
 
-    def can_continue(self, carry: Run) -> Any:
+    def can_continue(self, carry: RunState) -> Any:
         """Return whether no limit is reached."""
-        return (carry.count < self.limits.steps) & (carry.num_ended < self.limits.episodes)
+        return (carry.count < self.schedule.steps) & (carry.num_ended < self.schedule.episodes)
 
-    def iterate(self, carry: Run, _: jax.Array, noise: Noise) -> tuple[Run, None]:
+    def iterate(self, carry: RunState, _: jax.Array, noise: Noise) -> tuple[RunState, None]:
         """Run the update that is due, and the rest of an iteration, or as much of it as the limits allow."""
         left = loop.Limits(self.settings.train_freq - carry.progress.step, self.can_continue)
         steps = Loop(lambda carry, _, __: (self.take(carry, noise), None))

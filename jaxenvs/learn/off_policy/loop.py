@@ -97,28 +97,28 @@ def advance(
         return env_state, raw, dataclasses.replace(raw, observation=(), final_observation=(), info={}, final_info={})
 
     optimizers = training.algorithm.optimizers(training.optimizer)
-    own = Iteration(policy, optimizers, step, compute_reward)
+    iteration = Iteration(policy, optimizers, step, compute_reward)
     exploration = ExplorationState(state.collector, state.replay, state.action_noise)
 
     def draw(number: jax.Array) -> Noise:
         # Depends on the number of the iteration, not on the previous key, so that many iterations may draw at once.
         key = jax.random.fold_in(state.key, state.iteration + number)
-        return own.draw(training.algorithm, learner, exploration, key)  # type: ignore[arg-type]
+        return iteration.draw(training.algorithm, learner, exploration, key)  # type: ignore[arg-type]
 
     def iterate(carry: tuple[LearnerState, ExplorationState, RecentEpisodes], number: jax.Array, noise: Noise) -> Any:
-        (learner, exploration, recent), iteration = carry, state.iteration + number
-        settings: Any = training.algorithm.at(iteration, learner.params)
-        before = iteration * num_timesteps
+        (learner, exploration, recent), count = carry, state.iteration + number
+        settings: Any = training.algorithm.at(count, learner.params)
+        before = count * num_timesteps
 
         def act(exploration: ExplorationState, index: jax.Array, _: None) -> tuple[ExplorationState, VectorTimeStep]:
             now = before + index * num_envs
             normalizer = exploration.collector.env_state[1]
             share = now / training.total_timesteps
-            return own.take_step(settings, learner, exploration, noise, index, now, share, normalizer)
+            return iteration.take_step(settings, learner, exploration, noise, index, now, share, normalizer)
 
         freq = settings.train_freq
         exploration, timestep = run(Loop(act), exploration, Limits(freq), freq)
-        learner = settings.on_step(policy, learner, iteration * freq, iteration * freq + freq, num_envs)
+        learner = settings.on_step(policy, learner, count * freq, count * freq + freq, num_envs)
         env_state, normalizer = exploration.collector.env_state
         if normalizer is not None:
             normalizer = normalizer.merge()
@@ -128,7 +128,7 @@ def advance(
         if settings.gradient_steps:
             replay = exploration.replay
             is_due = (before + num_timesteps > settings.learning_starts) & is_ready(settings, replay)
-            learner, metrics = own.update(settings, learner, replay, noise, is_due, normalizer)
+            learner, metrics = iteration.update(settings, learner, replay, noise, is_due, normalizer)
         recent, of_episodes = recent.add(timestep, axis_name)
         return (learner, exploration, recent), metrics | of_episodes
 

@@ -1,7 +1,6 @@
 """What each algorithm of bridge has in common with the stock class, and what all of them can."""
 
 import copy
-import inspect
 import itertools
 import pickle
 
@@ -35,13 +34,6 @@ ZIPS = {name: (name, {}) for name in SPECS} | {
     "shared": ("RecurrentPPO", {"policy_kwargs": SMALL | {"shared_lstm": True, "enable_critic_lstm": False}}),
     "no LSTM of the critic": ("RecurrentPPO", {"policy_kwargs": SMALL | {"enable_critic_lstm": False}}),
 }
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_the_signature_is_that_of_the_stock_class_and_our_own(name):
-    ours, theirs = (inspect.signature(cls).parameters for cls in (getattr(bridge, name), getattr(STOCK, name)))
-    assert list(ours) == [*theirs, "engine"]
-    assert all(ours[parameter].default == theirs[parameter].default for parameter in theirs)
 
 
 def learnt(model):

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
-from stable_baselines3.common.callbacks import BaseCallback
 
 import bridge
 from bridge import JaxVecEnv
 from bridge.translate.pytorch.modules import read_parameters
-from tests.bridge.small_models import ROLLOUT, SB3, OnRolloutEnd, Recorder, make, make_env
+from tests.bridge.small_models import ROLLOUT, SB3, Noop, OnRolloutEnd, Recorder, make, make_env
 from tests.environments import Counter
 
 
@@ -23,16 +22,13 @@ def weights(model):
     return read_parameters(model.policy.parameters())
 
 
-class OnTrainingStart(BaseCallback):
+class OnTrainingStart(Noop):
     def __init__(self, function):
         super().__init__()
         self.function = function
 
     def _on_training_start(self):
         self.function(self.model)
-
-    def _on_step(self):
-        return True
 
 
 # --- NaN ------------------------------------------------------------------------------------------------------------

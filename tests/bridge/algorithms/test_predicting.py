@@ -1,7 +1,5 @@
 """`predict` by a program: SB3's actions, and tensors and JAX arrays for tensors and JAX arrays."""
 
-from concurrent.futures import Future
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -12,21 +10,11 @@ from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 import bridge
-from bridge.algorithms.common import predicting
 from tests.bridge.engine.test_stepping import ACTIONS, OBSERVATIONS, sampled
 from tests.bridge.small_models import make
 from tests.stock import STOCK
 
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    """Programs from the first call on, compiled before it."""
-
-    compiled = Future()
-    compiled.set_result(None)
-    monkeypatch.setattr(predicting, "CALLS_BEFORE_COMPILING", 0)
-    monkeypatch.setattr(predicting, "compile_meanwhile", lambda *arguments: compiled)
-    monkeypatch.setattr("bridge.algorithms.common.predicting.is_slower_compiled", lambda policy: False)
+pytestmark = pytest.mark.usefixtures("compiled_predict")
 
 
 def batches(space, n=5):

@@ -1,9 +1,12 @@
 """Short runs of the command, in this process, and what they left."""
 
+import signal
+
 import pytest
 import torch
 from stable_baselines3 import PPO
 
+from bridge.seeds import SeedSweep
 from jaxenvs import cli
 
 # What a run is made of here, so that all of them share their programs.
@@ -55,6 +58,26 @@ def weights(folder):
 
 def same(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def train_and_interrupt(train, out):
+    """Train in calls of a sweep, and let Ctrl-C come in the first one."""
+
+    def compile_and_interrupt(*arguments):
+        program = compile_rows(*arguments)
+
+        def run(*arguments):
+            signal.raise_signal(signal.SIGINT)
+            return program(*arguments)
+
+        return run
+
+    compile_rows = SeedSweep._compile
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SeedSweep, "_compile", compile_and_interrupt)
+        with pytest.raises(SystemExit) as exit_info:
+            train(out)
+    assert exit_info.value.code == 130
 
 
 def error_of(capsys, *argv):

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from stable_baselines3 import PPO
 
-from bridge.seeds import SeedSweep
 from jaxenvs import cli
-from tests.bridge.app.short_runs import error_of, same, weights
+from tests.bridge.app.short_runs import error_of, same, train_and_interrupt, weights
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SETTINGS = ["--num-envs", "2", "--total-timesteps", "256", "--devices", "1"]
@@ -45,23 +44,8 @@ def test_a_run_over_devices_leaves_a_zip_that_sb3_loads(whole, capsys):
 
 
 @pytest.mark.thorough
-def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys, monkeypatch):
-    compile_rows, out = SeedSweep._compile, tmp_path / "interrupted"
-
-    def interrupting(self, state):
-        program = compile_rows(self, state)
-
-        def run(*arguments):
-            signal.raise_signal(signal.SIGINT)
-            return program(*arguments)
-
-        return run
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SeedSweep, "_compile", interrupting)
-        with pytest.raises(SystemExit) as exit_info:
-            train(out)
-    assert exit_info.value.code == 130
+def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys):
+    train_and_interrupt(train, out := tmp_path / "interrupted")
     assert "Interrupted after 64 steps" in capsys.readouterr().out
     cli.main(["train", "--resume", str(out), "--devices", "1"])
     assert "from 64 on, seed 0, over 1 device, into" in capsys.readouterr().out

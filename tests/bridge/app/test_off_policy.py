@@ -17,7 +17,7 @@ from bridge.app.training.callbacks import Interrupt
 from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.seeds import seed_sweep
 from jaxenvs import cli
-from tests.bridge.app.short_runs import error_of, same
+from tests.bridge.app.short_runs import error_of, same, train_and_interrupt
 from tests.stock import STOCK
 from tests.tiers import tiered
 
@@ -150,24 +150,8 @@ def test_seeds_leave_a_dqn_where_its_own_training_would(two_seeds):
 
 @pytest.mark.thorough
 def test_seeds_that_were_interrupted_go_on_bit_for_bit(two_seeds, tmp_path, monkeypatch, capsys):
-    make, out = seed_sweep.SeedSweep._compile, tmp_path / "interrupted"
     monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 4)
-
-    def interrupting(*arguments):
-        program = make(*arguments)
-
-        def run(*arguments):
-            Interrupt._handle(interrupts[-1])
-            return program(*arguments)
-
-        return run
-
-    interrupts, enter = [], Interrupt.__enter__
-    with monkeypatch.context() as patch:
-        patch.setattr(seed_sweep.SeedSweep, "_compile", interrupting)
-        patch.setattr(Interrupt, "__enter__", lambda self: interrupts.append(self) or enter(self))
-        with pytest.raises(SystemExit):
-            train(out, "--seeds", "2", "--seed", "5")
+    train_and_interrupt(lambda out: train(out, "--seeds", "2", "--seed", "5"), out := tmp_path / "interrupted")
     assert "Interrupted after 32 steps" in capsys.readouterr().out
     cli.main(["train", "--resume", str(out)])
     for seed in ("seed-5", "seed-6"):

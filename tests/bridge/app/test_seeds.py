@@ -1,7 +1,6 @@
 """`jaxenvs train --seeds`: many agents in one program, in calls between which they can be stopped."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -13,9 +12,8 @@ import bridge
 from bridge import make_vec_env
 from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
-from bridge.seeds import SeedSweep
 from jaxenvs import cli
-from tests.bridge.app.short_runs import error_of, same, weights
+from tests.bridge.app.short_runs import error_of, same, train_and_interrupt, weights
 
 SETTINGS = ["--num-envs", "2", "--total-timesteps", "256", "--seeds", "2", "--seed", "5"]
 SETTINGS += ["--hyperparameters", "n_epochs=1", "normalize=True", "n_steps=32"]
@@ -98,22 +96,8 @@ def test_trained_seeds_are_not_overwritten(whole, capsys):
 
 
 @pytest.mark.thorough
-def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys, monkeypatch):
-    def interrupted_in_the_first_call(*arguments):
-        program = make_program(*arguments)
-
-        def run(*arguments):
-            signal.raise_signal(signal.SIGINT)
-            return program(*arguments)
-
-        return run
-
-    make_program, out = SeedSweep._compile, tmp_path / "interrupted"
-    with monkeypatch.context() as patch:
-        patch.setattr(SeedSweep, "_compile", interrupted_in_the_first_call)
-        with pytest.raises(SystemExit) as exit_info:
-            train(out)
-    assert exit_info.value.code == 130
+def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys):
+    train_and_interrupt(train, out := tmp_path / "interrupted")
     assert "Interrupted after 64 steps" in capsys.readouterr().out
     assert PPO.load(out / "seed-6" / "model.zip").num_timesteps == 64
     assert (out / "learning_curve.png").exists()

@@ -1,6 +1,5 @@
 """Policies of off-policy algorithms as one program a step, and in `predict`: SB3's actions."""
 
-from concurrent.futures import Future
 from types import SimpleNamespace
 
 import jax
@@ -12,7 +11,6 @@ from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
 
-from bridge.algorithms.common import predicting
 from bridge.algorithms.common.predicting import Predictor
 from bridge.engine.acting import Actor, NoiseSource, draw_noise
 from bridge.translate.policies.off_policy import acting_part, acting_tensors, export_acting
@@ -22,16 +20,6 @@ from tests.tiers import tiered
 
 KINDS = ["dqn", "dqn on discrete", "sac on a dict", "sac on discrete", "gsde", "td3", "td3 of one critic"]
 KINDS += ["qrdqn", "tqc", "crossq"]
-
-
-@pytest.fixture
-def at_once(monkeypatch):
-    """Compiled functions of `predict` from the first call on, compiled before it."""
-    compiled = Future()
-    compiled.set_result(None)
-    monkeypatch.setattr(predicting, "CALLS_BEFORE_COMPILING", 0)
-    monkeypatch.setattr(predicting, "compile_meanwhile", lambda *arguments: compiled)
-    monkeypatch.setattr(predicting, "is_slower_compiled", lambda policy: False)
 
 
 def actor_of(policy):
@@ -53,7 +41,7 @@ def test_greedy_actions_are_sb3s(kind):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", tiered(KINDS, "dqn", "sac on a dict", "td3", "crossq"))
-def test_predict_gives_sb3s_actions(kind, at_once, monkeypatch):
+def test_predict_gives_sb3s_actions(kind, compiled_predict, monkeypatch):
     policy = POLICIES[kind]()
     several = batch(policy.observation_space)
     one = jax.tree.map(lambda leaf: leaf[0], several)
@@ -112,7 +100,7 @@ def test_noise_drawn_into_kept_memory_has_the_same_bits(kind, draw):
 
 
 @pytest.mark.parametrize("cls", [DQNPolicy, TD3Policy])
-def test_policies_that_draw_nothing_leave_the_generator_alone(cls, at_once):
+def test_policies_that_draw_nothing_leave_the_generator_alone(cls, compiled_predict):
     policy = make(cls)
     actor, state = actor_of(policy), torch.get_rng_state()
     assert actor.draw_noise(5, 4, 1) is None
@@ -130,7 +118,7 @@ def test_nan_is_an_error_where_it_is_one_of_sb3s():
     assert np.isnan(actor_of(td3).act(batch(VECTOR), None)[1]).all()
 
 
-def test_new_weights_count_from_the_next_call_on(at_once):
+def test_new_weights_count_from_the_next_call_on(compiled_predict):
     policy = make(TD3Policy)
     actor, predictor = actor_of(policy), Predictor(policy, compiles=True)
     observation = batch(VECTOR)

@@ -1,7 +1,5 @@
 """Observations that a compiled function cannot take as they are: 64-bit integers, and classes out of range."""
 
-from concurrent.futures import Future
-
 import gymnasium
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,6 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 import bridge
-from bridge.algorithms.common import predicting
 
 LARGE = 2**33 + 5  # 5 in 32 bits
 DTYPES = [np.int64, np.uint64, np.uint32, np.float64]
@@ -63,15 +60,7 @@ def make(name, env, library=bridge, **settings):
     return getattr(library, name)(policy, env, **settings)
 
 
-@pytest.fixture
-def compiled_predict(monkeypatch):
-    compiled = Future()
-    compiled.set_result(None)
-    monkeypatch.setattr(predicting, "CALLS_BEFORE_COMPILING", 0)
-    monkeypatch.setattr(predicting, "compile_meanwhile", lambda *arguments: compiled)
-
-
-@pytest.mark.thorough
+@pytest.mark.thorough(but=["float64"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_rollout_of_large_numbers_is_valued_as_by_sb3(dtype):
     extractor = {"features_extractor_class": Scaled, "net_arch": [4]}

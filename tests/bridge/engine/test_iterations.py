@@ -1,7 +1,5 @@
 """Iterations in one compiled function have the same results as separate rollouts and updates."""
 
-import csv
-
 import numpy as np
 import pytest
 import torch
@@ -12,16 +10,13 @@ from stable_baselines3.common.callbacks import (
     EvalCallback,
     EveryNTimesteps,
 )
-from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 import bridge
 from bridge.engine.callbacks.callback_schedule import SECONDS, Pace
 from bridge.engine.callbacks.known import steps_until_needed
 from bridge.engine.on_policy import compiled_training
-from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make, make_env
-
-TIMES = {"time/fps", "time/time_elapsed", "time/compile_s"}
+from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, logged, make, make_env
 
 
 class One(bridge.PPO):
@@ -107,12 +102,8 @@ def test_statistics_that_are_summed_up_on_the_host_keep_iterations_apart(monkeyp
 
 @pytest.mark.parametrize("log_interval", [1, 3])
 def test_logs_are_those_of_iterations_one_by_one(tmp_path, log_interval):
-    rows = []
-    for name, model in zip(("together", "one"), pair(bridge.PPO, One, learning_rate=lambda left: 1e-3 * left)):
-        model.set_logger(configure(str(tmp_path / name), ["csv"]))
-        model.learn(7 * ROLLOUT, log_interval=log_interval)
-        with open(tmp_path / name / "progress.csv") as file:
-            rows.append([{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(file)])
+    models = zip(("together", "one"), pair(bridge.PPO, One, learning_rate=lambda left: 1e-3 * left))
+    rows = [logged(model, tmp_path / name, 7 * ROLLOUT, log_interval=log_interval) for name, model in models]
     assert len(rows[0]) == 7 // log_interval
     assert rows[0] == rows[1]
 

@@ -13,13 +13,13 @@ import pytest
 import stable_baselines3
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 import bridge
 from bridge.translate.policies.off_policy import flatten_networks
 from bridge.translate.pytorch.vectors import Vector, flatten, is_alone
 from tests.bridge.algorithms.user_code.own_code_models import HostCounter, make, make_on_policy
+from tests.bridge.small_models import Noop
 from tests.tiers import tiered
 
 NAMES = ["PPO", "A2C", "DQN", "SAC", "TD3"]
@@ -36,11 +36,6 @@ def tensors(model):
     optimizers += [model.ent_coef_optimizer] if entropy else []
     kept = [value for each in optimizers for entry in each.state.values() for value in entry.values()]
     return [*model.policy.parameters(), *entropy, *(each for each in kept if isinstance(each, torch.Tensor))]
-
-
-class Noop(BaseCallback):
-    def _on_step(self):
-        return True
 
 
 # --- Where they are --------------------------------------------------------------------------------------------------

@@ -45,17 +45,6 @@ def test_a_seeds_model_begins_as_the_constructor_makes_it(name):
     assert (made.get_env().reset() == copied.get_env().reset()).all()
 
 
-@pytest.mark.thorough  # of DQN, by the command: tests/bridge/app/test_off_policy.py
-@pytest.mark.parametrize("name", ["DQN", "QRDQN"])
-def test_each_seed_learns_and_counts_as_its_own_training_would(name):
-    first, second = train_seeds(make(name), 12, seeds=range(2))
-    assert (first.seed, second.seed) == (0, 1)
-    assert first.num_timesteps == second.num_timesteps == first._n_calls == 12
-    assert first._n_updates == second._n_updates == 2
-    moments = [next(iter(model.policy.optimizer.state.values()))["exp_avg"] for model in (first, second)]
-    assert not torch.equal(*moments)
-
-
 def test_a_row_of_metrics_is_the_mean_of_its_episodes_and_the_mean_return_after_them():
     metrics = {
         "timesteps": [4, 8, 12],

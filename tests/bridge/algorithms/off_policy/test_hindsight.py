@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import stable_baselines3
 from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 
@@ -11,6 +10,7 @@ import jaxenvs
 from bridge import JaxVecEnv, load_checkpoint, save_checkpoint
 from bridge.algorithms.specs import SPECS
 from tests.bridge.algorithms.cases import assert_equal, state_of
+from tests.bridge.small_models import Noop
 from tests.stock import STOCK
 from tests.tiers import tiered
 
@@ -97,12 +97,7 @@ def test_learning_before_an_episode_has_ended_is_refused_as_by_sb3():
 @pytest.mark.thorough
 def test_a_watched_training_is_the_quiet_one():
     """However it is cut into programs."""
-
-    class Watch(stable_baselines3.common.callbacks.BaseCallback):
-        def _on_step(self):
-            return True
-
-    quiet, watched = make().learn(80), make().learn(80, Watch())
+    quiet, watched = make().learn(80), make().learn(80, Noop())
     ours, theirs = (state_of(model, with_store=False) for model in (quiet, watched))
     for name, expected in theirs.items():
         np.testing.assert_array_equal(ours[name], expected, err_msg=name)

@@ -1,7 +1,5 @@
 """Callbacks and logs of bridge.DQN, SAC and TD3 on JAX environments: what SB3 shows and writes, at its steps."""
 
-import csv
-
 import numpy as np
 import pytest
 import stable_baselines3
@@ -13,10 +11,10 @@ from stable_baselines3.common.callbacks import (
     EvalCallback,
     EveryNTimesteps,
 )
-from stable_baselines3.common.logger import configure
 
 import bridge
 from tests.bridge.algorithms.cases import make, make_env
+from tests.bridge.small_models import logged
 
 
 class AtSteps(BaseCallback):
@@ -63,16 +61,6 @@ def test_a_progress_bar_reaches_the_end():
 
 
 # --- Logs -----------------------------------------------------------------------------------------------------------
-
-TIMES = {"time/fps", "time/time_elapsed", "time/compile_s"}
-
-
-def logged(model, folder, total, **learn):
-    model.set_logger(configure(str(folder), ["csv"]))
-    model.learn(total, **learn)
-    model.logger.close()
-    with open(folder / "progress.csv") as file:
-        return [{name: value for name, value in row.items() if name not in TIMES} for row in csv.DictReader(file)]
 
 
 @pytest.mark.thorough

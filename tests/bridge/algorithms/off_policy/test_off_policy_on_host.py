@@ -303,17 +303,6 @@ def test_a_network_does_not_run_where_predict_explores(library):
     assert asked == [False, False]
 
 
-def test_a_method_of_a_subclass_is_called_in_every_step():
-    class Own(bridge.DQN):
-        def _on_step(self):
-            steps.append(self.num_timesteps)
-            super()._on_step()
-
-    steps, env = [], bridge.JaxVecEnv(Counter(action_kind="discrete"), 2, 0)
-    Own("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, **SETTINGS).learn(24)
-    assert steps == list(range(2, 25, 2))
-
-
 def test_what_an_environment_raises_comes_through_and_training_goes_on():
     model = make()
     step, calls = Walk.step, []

@@ -62,14 +62,14 @@ BARE_OR_NORMALIZED = [
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("wrap", BARE_OR_NORMALIZED)
-def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
+@pytest.mark.parametrize(("algorithm", "wrap"), [(bridge.PPO, lambda env: env), (stable_baselines3.PPO, VecNormalize)])
+def test_a_run_that_was_killed_goes_on_bit_for_bit(algorithm, wrap, tmp_path):
     def schedule(remaining):
         return 1e-3 * remaining
 
-    whole = make(wrap(make_env()), learning_rate=schedule).learn(6 * ROLLOUT)
+    whole = make(wrap(make_env()), algorithm, learning_rate=schedule).learn(6 * ROLLOUT)
     # Killed in the fourth rollout: the checkpoint was written before it.
-    killed = make(wrap(make_env()), learning_rate=schedule)
+    killed = make(wrap(make_env()), algorithm, learning_rate=schedule)
     checkpoint = bridge.RolloutCheckpoint(tmp_path / "checkpoint")
 
     def kill(locals_, _):
@@ -79,13 +79,16 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         killed.learn(6 * ROLLOUT, callback=[checkpoint, Quiet(kill)])
-    resumed = bridge.load_checkpoint(bridge.PPO, tmp_path / "checkpoint.zip", wrap(make_env(seed=77)))
+    resumed = bridge.load_checkpoint(algorithm, tmp_path / "checkpoint.zip", wrap(make_env(seed=77)))
     assert resumed.num_timesteps == 3 * ROLLOUT
     resumed.learn(6 * ROLLOUT - resumed.num_timesteps, reset_num_timesteps=False)
     np.testing.assert_array_equal(
         read_parameters(resumed.policy.parameters()), read_parameters(whole.policy.parameters())
     )
-    np.testing.assert_array_equal(resumed.key, whole.key)
+    if wrap is VecNormalize:
+        np.testing.assert_array_equal(resumed.env.obs_rms.mean, whole.env.obs_rms.mean)
+    else:
+        np.testing.assert_array_equal(resumed.key, whole.key)
 
 
 @pytest.mark.parametrize("wrap", BARE_OR_NORMALIZED)

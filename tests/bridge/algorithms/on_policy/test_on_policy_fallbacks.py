@@ -102,20 +102,14 @@ def test_an_engine_that_is_set_later_is_checked_too():
         model.learn(ROLLOUT)
 
 
-def test_a_subclass_keeps_its_own_train_and_collect():
+def test_a_subclass_keeps_its_own_train():
     class OwnTrain(bridge.PPO):
         def train(self):
             self.seen = self.rollout_buffer.observations.copy(), self.rollout_buffer.full
             super().train()
-
-    class OwnCollect(bridge.PPO):
-        def collect_rollouts(self, *args, **kwargs):
-            self.collected = True
-            return super().collect_rollouts(*args, **kwargs)
 
     model = OwnTrain("MlpPolicy", make_env(), **SETTINGS).learn(ROLLOUT)
     assert model.seen[0].shape == (N_STEPS, N_ENVS, 4)
     assert model.seen[0].any()
     assert model.seen[1]
     assert model._n_updates == SETTINGS["n_epochs"]
-    assert OwnCollect("MlpPolicy", make_env(), **SETTINGS).learn(ROLLOUT).collected

@@ -65,17 +65,6 @@ def test_a_target_that_a_subclass_moves_in_every_step_follows(where):
     assert (vector(model.q_net) - vector(model.q_net_target)).abs().max() < 0.01
 
 
-@pytest.mark.parametrize("where", WHERE)
-def test_a_method_that_is_put_into_a_class_after_a_training_is_called(where):
-    class Own(bridge.SAC):
-        pass
-
-    model, called = make(Own, where).learn(8), []
-    Own.train = lambda *_, **__: called.append(1)
-    model.learn(8, reset_num_timesteps=False)
-    assert called
-
-
 def test_a_replay_buffer_of_ones_own_may_write_into_what_it_is_given():
     class Writing(ReplayBuffer):
         def add(self, obs, next_obs, action, reward, done, infos):

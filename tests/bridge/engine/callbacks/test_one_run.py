@@ -4,19 +4,15 @@ import itertools
 
 import numpy as np
 import pytest
-from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+from stable_baselines3.common.callbacks import EvalCallback
 
 from bridge import ScheduledCallback
 from bridge.algorithms.common import off_policy_algorithm
 from bridge.algorithms.specs import SPECS
 from tests.bridge.algorithms.cases import STEPS, make
+from tests.bridge.small_models import Noop
 from tests.rounding import assert_same_bits
 from tests.tiers import tiered
-
-
-class Noop(BaseCallback):
-    def _on_step(self):
-        return True
 
 
 class Scheduled(ScheduledCallback):

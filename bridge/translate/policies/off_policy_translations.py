@@ -1,4 +1,4 @@
-"""Translation of the networks of SB3's off-policy policies, and the table of these policies, a Kind for each class."""
+"""Translation of the networks of SB3's off-policy policies, and the table of these policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.translate.policies import exported_network
-from bridge.translate.policies.exported_network import Encoded, Encodings, Exploration, ExportedNetwork, Parts
+from bridge.translate.policies.exported_network import Encoded, Encodings, Exploration, ExportedNetwork, ModuleView
 from bridge.translate.policies.off_policy_networks import (
     ExportedCritic,
     ExportedDQNPolicy,
@@ -45,7 +45,7 @@ Fields = tuple[Encodings, ExportedModule, ActionHead]
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class Translation:
     """Description of how the policies of one class are translated.
 
     Attributes:
@@ -89,20 +89,20 @@ def critic_of(critic: ContinuousCritic) -> ExportedCritic:
 
 
 def with_head(
-    network: BaseModel, parts: Parts, kind: str, has_statistics: bool = False, takes_actions: bool = False
+    network: BaseModel, view: ModuleView, kind: str, has_statistics: bool = False, takes_actions: bool = False
 ) -> Fields:
     """Return the fields of an exported network whose actions must be "discrete" or of a "box".
 
     Args:
-      network, parts, has_statistics: as in `export_parts`.
+      network, view, has_statistics: as in `export_view`.
       kind: of the head.
-      takes_actions: whether the forward of `parts` takes actions after the observations.
+      takes_actions: whether the forward of `view` takes actions after the observations.
     """
     head = exported_network.export_head(network.action_space)
     if head.kind != kind:
         raise NotCompilable(f"A {type(network).__name__} needs a {kind} action space, got {network.action_space}.")
     further = [head.size] if takes_actions else []
-    return *exported_network.export_parts(network, parts, *further, has_statistics=has_statistics), head
+    return *exported_network.export_view(network, view, *further, has_statistics=has_statistics), head
 
 
 def critic_fields(critic: Any, has_statistics: bool = False) -> tuple[*Fields, int, bool]:
@@ -146,7 +146,7 @@ def _require_shape(network: Any, expected: tuple[int, ...], dtype: torch.dtype) 
         )
 
 
-class Chained(Parts):
+class Chained(ModuleView):
     """Module that applies a part of another module to its features."""
 
     features_extractor: nn.Module
@@ -159,7 +159,7 @@ class Chained(Parts):
         return getattr(self, self.part)(self.features_extractor(x))
 
 
-class _SACActor(Parts):
+class _SACActor(ModuleView):
     features_extractor: nn.Module
     latent_pi: nn.Module
     mu: nn.Module
@@ -176,7 +176,7 @@ class _SACActor(Parts):
         return self.mu(latent), torch.clamp(self.log_std(latent), LOG_STD_MIN, LOG_STD_MAX)
 
 
-class _Critic(Parts):
+class _Critic(ModuleView):
     features_extractor: nn.Module
 
     def __init__(self, critic: Any) -> None:
@@ -190,8 +190,10 @@ class _Critic(Parts):
         return tuple(getattr(self, f"qf{index}")(inputs) for index in range(self.n_critics))
 
 
-KINDS = (
-    Kind(DQNPolicy, ExportedDQNPolicy, {"q_net": q_network}, ("q_net_target",)),
-    Kind(SACPolicy, ExportedSACPolicy, {"actor": sac_actor, "critic": critic_of}, ("critic_target",)),
-    Kind(TD3Policy, ExportedTD3Policy, {"actor": td3_actor, "critic": critic_of}, ("actor_target", "critic_target")),
+TRANSLATIONS = (
+    Translation(DQNPolicy, ExportedDQNPolicy, {"q_net": q_network}, ("q_net_target",)),
+    Translation(SACPolicy, ExportedSACPolicy, {"actor": sac_actor, "critic": critic_of}, ("critic_target",)),
+    Translation(
+        TD3Policy, ExportedTD3Policy, {"actor": td3_actor, "critic": critic_of}, ("actor_target", "critic_target")
+    ),
 )
