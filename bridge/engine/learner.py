@@ -82,8 +82,8 @@ class Learner:
         """Return the params, the targets and the states of the optimizers, by name.
 
         The vectors, and what a compiled function returns of them unchanged, are valid until the next call. They must
-        not be donated. They are NumPy arrays, because JAX arrays in this memory would be bound to a device, for which
-        functions are compiled once more.
+        not be donated. They are NumPy arrays, because JAX arrays in this memory would be committed to a device, for
+        which functions are compiled once more.
 
         Raises:
           NotCompilable: parameters of one optimizer differ in the number of steps that they took.
@@ -248,21 +248,22 @@ def _require_numbers(name: str, vector: Vector, numbers: np.ndarray) -> None:
         )
 
 
-def committed(tree: Any) -> Any:
-    """Return arrays bound to the CPU, as arrays that share memory with PyTorch are. On a GPU none are bound.
+def commit_to_cpu(tree: Any) -> Any:
+    """Commit arrays to the CPU, as arrays that share memory with PyTorch are committed. On a GPU none are.
 
-    JAX compiles a function anew for each combination of bound and free arguments. If one is bound, so are the results.
+    JAX compiles a function anew for each combination of committed and uncommitted arguments. If one is committed, so
+    are the results.
     """
     first = jax.tree.leaves(tree)[0]
     if jax.default_backend() != "cpu" or getattr(first, "committed", False):
         return tree
     device = jax.devices()[0]
 
-    def bind(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
-        # Free JAX arrays are bound without a copy. Converting a NumPy number would copy it every time.
+    def commit(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+        # JAX commits its arrays without a copy. Converting a NumPy number would copy it every time.
         return jax.device_put(leaf, device) if isinstance(leaf, jax.Array) or leaf.ndim else leaf
 
-    return jax.tree.map(bind, tree)
+    return jax.tree.map(commit, tree)
 
 
 def transformations(exported: ExportedOptimizers, settings: Numbers) -> Optimizers:

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bridge.engine.learner import ExportedOptimizers, Numbers, committed, transformations
+from bridge.engine.learner import ExportedOptimizers, Numbers, commit_to_cpu, transformations
 from bridge.engine.plan import Plan
 from bridge.engine.runtime import to_host
 from bridge.engine.steps import Environments, FinalState, StepBatch, TrainingResults
@@ -134,14 +134,15 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
     assert wrapped_env is not None
     assert learner is not None
     num_envs, mesh, settings = algorithm.n_envs, plan.mesh, algorithm._settings_now()
-    bound = committed if mesh is None else (lambda tree: tree)  # arrays that are divided over devices are in place
+    # Arrays that are divided over devices are in place.
+    commit = commit_to_cpu if mesh is None else (lambda tree: tree)
     schedule = make_schedule(algorithm, steps, episodes, most_steps(num_envs))
-    vectors = bound(read_learner(learner, algorithm._n_updates))
+    vectors = commit(read_learner(learner, algorithm._n_updates))
     environments = Environments.of(wrapped_env, algorithm._last_obs)
-    environments = dataclasses.replace(environments, env_state=bound(environments.env_state))
+    environments = dataclasses.replace(environments, env_state=commit(environments.env_state))
     progress, action_noise, key = algorithm._progress()
     # Last, because whatever fails from here on must return the store to the buffer.
-    replay = bound(buffer.to_device(rows_to_come(algorithm), mesh))
+    replay = commit(buffer.to_device(rows_to_come(algorithm), mesh))
     try:
         run, final_state, kept = compiled_function(mesh)(
             plan.network,
