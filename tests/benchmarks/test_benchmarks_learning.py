@@ -9,7 +9,6 @@ import pytest
 from benchmarks import learning, learning_tasks
 from benchmarks.learning import Run
 from benchmarks.learning_tasks import GYMNASIUM, OURS, STOCK, TASKS
-from tests.tiers import tiered
 
 SETTINGS = """
     gamma batch_size n_envs n_steps n_epochs gae_lambda ent_coef vf_coef max_grad_norm use_sde sde_sample_freq
@@ -30,7 +29,7 @@ def test_velocities_are_hidden_and_success_is_counted():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(TASKS, "ppo Pendulum-v1", "dqn CartPole-v1"))
+@pytest.mark.parametrize("name", TASKS)
 def test_all_sides_of_a_task_have_the_same_settings(name):
     if TASKS[name].backends == learning_tasks.MUJOCO:
         for package in ("envpool", "mujoco"):

@@ -14,7 +14,6 @@ from benchmarks import cells, common, never_slower
 from benchmarks.peers import callbacks, stock_script
 from benchmarks.peers.cell import CALLS, EVENTS, FULL_BUFFER, GYMNASIUM, JAX, OFF_POLICY, OURS, STOCK, Side
 from jaxenvs import cli
-from tests.tiers import tiered
 
 
 def test_both_sides_of_a_cell_have_sb3s_defaults_but_for_rollouts():
@@ -61,7 +60,7 @@ def cell_side(cell, side=STOCK):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("callback", tiered(cells.CALLBACKS, callbacks.EVALUATION))
+@pytest.mark.parametrize("callback", cells.CALLBACKS)
 def test_a_run_in_which_a_callback_fires_too_rarely_is_an_error(callback):
     trained = cell_side(cells.callback_cell("A2C", GYMNASIUM, callback))
     if callback != callbacks.NO_OP:

@@ -15,7 +15,6 @@ from tests.differential.drawing import OBSERVATIONS
 from tests.differential.running import Program
 from tests.differential.searching import search
 from tests.differential.settings import ALGORITHMS, Setting
-from tests.tiers import tiered
 
 ENVS = ("jax", "gymnasium")
 # Of each algorithm, of sb3-contrib's half as many: 306 together. In JAX environments most compile what none before did.
@@ -34,12 +33,10 @@ def _numbers(algorithm, env, programs):
     return range(number, number + programs * step, step)
 
 
+@pytest.mark.thorough(but=[f"{name}-gymnasium-first" for name in ALGORITHMS])
 @pytest.mark.parametrize(
     ("algorithm", "env", "which"),
-    tiered(
-        itertools.product(ALGORITHMS, ENVS, ["first", "all"]),
-        *((algorithm, "gymnasium", "first") for algorithm in ALGORITHMS),
-    ),
+    itertools.product(ALGORITHMS, ENVS, ["first", "all"]),
 )
 def test_programs_end_where_stable_baselines3_does(algorithm, env, which):
     programs = FIRST[env] if which == "first" else _how_many(algorithm, env)
@@ -218,13 +215,13 @@ SHOWN_ELSEWHERE = (
 
 
 @pytest.mark.thorough(but=["a subclass's train zeroes the critic"])
-@pytest.mark.parametrize("name", tiered(FOUND, *(name for name in FOUND if name not in SHOWN_ELSEWHERE)))
+@pytest.mark.parametrize("name", FOUND)
 def test_what_was_found_ends_where_stable_baselines3_does(name):
     assert compare(FOUND[name]) is None
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", tiered(["DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC"], "DQN"))
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC"])
 def test_hindsight_ends_where_stable_baselines3_does(algorithm):
     """On the host, where goals come from NumPy's generator: learning, by hand too, files, and the other library."""
     program = Program(

@@ -14,7 +14,6 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from jaxenvs import cli
-from tests.tiers import tiered
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SCRIPTS = sorted(EXAMPLES.rglob("*.py"))
@@ -22,7 +21,7 @@ SCRIPTS = sorted(EXAMPLES.rglob("*.py"))
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("script", tiered(SCRIPTS, EXAMPLES / "pure_jax_loop.py"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_script_runs(script, tmp_path):
     if list(script.parent.glob("*.c")) and shutil.which("cc") is None:
         pytest.skip("there is no C compiler, cc")

@@ -15,7 +15,6 @@ from benchmarks import docs
 from benchmarks.pages import plots
 from benchmarks.pages.behind import behind
 from benchmarks.pages.figures import FIGURES
-from tests.tiers import tiered
 
 CHECKOUT = Path(__file__).parent.parent.parent
 README = CHECKOUT / "README.md"
@@ -102,7 +101,7 @@ def run(codes, folder, **environment):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("page", tiered(BLOCKS, *ALWAYS))
+@pytest.mark.parametrize("page", BLOCKS)
 def test_the_code_of_a_page_runs(page, tmp_path):
     """And warns of nothing; README.md's not of what it imports either."""
     for library in NEEDS.get(page, ()):

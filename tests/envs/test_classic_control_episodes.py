@@ -13,7 +13,6 @@ import pytest
 
 import jaxenvs
 from tests.envs.test_classic_control_parity import difference, to_rows
-from tests.tiers import tiered
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*precision lowered by casting"),  # see `no_rounding`
@@ -85,7 +84,7 @@ def _play_all(env: Any, state: Any, actions: jax.Array) -> Any:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("id", tiered(sorted(POLICIES), "Acrobot-v1", "CartPole-v1", "Pendulum-v1"))
+@pytest.mark.parametrize("id", sorted(POLICIES))
 def test_whole_episodes(id: str, x64: None, no_rounding: None) -> None:
     """The same start and the same actions give the same episode, to its end.
 

@@ -20,7 +20,6 @@ from jaxenvs.envs.classic_control.acrobot import AcrobotState, wrap_angle
 from jaxenvs.envs.classic_control.cartpole import CartPoleState
 from jaxenvs.envs.classic_control.mountain_car import MountainCarState
 from jaxenvs.envs.classic_control.pendulum import PendulumState
-from tests.tiers import tiered
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*precision lowered by casting"),  # see `no_rounding`
@@ -264,7 +263,7 @@ def assert_close_in_float32(case: Case, states: np.ndarray, got: Steps, expected
 
 # What rounds in float32, all cases of an id do.
 @pytest.mark.thorough
-@pytest.mark.parametrize("case", tiered(CASES, *(case for case in CASES if not case.parameters)), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_step_in_float32(case: Case, no_rounding: None) -> None:
     states, actions = states_and_actions(case.id, np.float32)
     assert_close_in_float32(case, states, step_ours(case, states, actions), step_reference(case, states, actions))

@@ -17,7 +17,6 @@ import jaxenvs
 from jaxenvs.envs.toy_text.cliff_walking import CliffWalkingState
 from jaxenvs.envs.toy_text.frozen_lake import FrozenLakeState, generate_random_map
 from jaxenvs.envs.toy_text.taxi import TaxiState
-from tests.tiers import tiered
 
 pytestmark = pytest.mark.skipif("Taxi-v4" not in gymnasium.registry, reason="Gymnasium is older than 1.3")
 
@@ -241,7 +240,7 @@ def play_ours(env: Any, state: Any, actions: jax.Array) -> Any:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("case", tiered(PLAYED, TABULAR[10]), ids=str)
+@pytest.mark.parametrize("case", PLAYED, ids=str)
 def test_whole_episodes(case: Case, x64: None) -> None:
     reference = case.reference(LIMIT)
     episodes = [play_reference(case, reference, seed) for seed in range(16)]

@@ -17,7 +17,6 @@ import pytest
 import jaxenvs
 from jaxenvs import learn
 from jaxenvs.learn.off_policy.store.replay import Transitions
-from tests.tiers import tiered
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS, ROLLOUT_ENVS, PARTS = 4, 8, 2
@@ -66,7 +65,7 @@ def some_rollout(rng, network, params):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(ON_POLICY, "PPO, target_kl"))
+@pytest.mark.parametrize("name", ON_POLICY)
 def test_an_update_over_an_axis_is_that_of_the_whole_rollout(name, x64):
     rng, settings = np.random.default_rng(0), ON_POLICY[name]
     network = learn.ActorCritic.of(CARTPOLE.env, actor=(8,), critic=(8,))
@@ -96,7 +95,7 @@ def test_an_update_over_an_axis_is_that_of_the_whole_rollout(name, x64):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN"))
+@pytest.mark.parametrize("name", OFF_POLICY)
 def test_updates_over_an_axis_are_those_of_whole_batches(name, x64):
     rng, (venv, policy, settings) = np.random.default_rng(0), OFF_POLICY[name]
     num, batch_size = 4, 16

@@ -8,7 +8,6 @@ import pytest
 import jaxenvs
 from jaxenvs import learn
 from tests.masked_environments import ACTIONS, Locks
-from tests.tiers import tiered
 
 PPO = learn.MaskablePPO(n_steps=8, batch_size=16, n_epochs=1)
 
@@ -19,7 +18,7 @@ def training(kind, **settings):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", tiered(ACTIONS, "discrete", "multi_binary"))
+@pytest.mark.parametrize("kind", ACTIONS)
 def test_a_policy_gives_illegal_actions_no_chance(kind):
     network = learn.ActorCritic.of(Locks(kind=kind), actor=(8,), critic=(8,))
     params = network.init(jax.random.key(0))

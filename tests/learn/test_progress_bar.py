@@ -13,7 +13,6 @@ from jaxenvs import VectorEnv, learn
 from jaxenvs.learn import progress_bar
 from jaxenvs.learn.sweep import sweep
 from tests.environments import Counter
-from tests.tiers import tiered
 
 VENV = VectorEnv(Counter(), 4)
 NUM_ITERATIONS, STEPS = 60, 60 * 5 * 4
@@ -38,7 +37,7 @@ def final(told):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", tiered(TRAININGS, "on-policy"))
+@pytest.mark.parametrize("kind", TRAININGS)
 def test_a_bar_shows_steps_and_returns_and_changes_no_bit(kind, capsys):
     training = TRAININGS[kind]
     expected = jax.jit(quiet)(KEYS[0], training)

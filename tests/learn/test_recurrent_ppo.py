@@ -10,7 +10,6 @@ from jaxenvs import learn
 from jaxenvs.learn.networks import lstm
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
 from tests.environments import Counter
-from tests.tiers import tiered
 
 PPO = learn.RecurrentPPO(n_steps=8, batch_size=12, n_epochs=2)
 
@@ -50,7 +49,7 @@ def test_an_epoch_goes_round_the_steps_of_one_environment_after_the_other():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("normalize", tiered([False, True], True))
+@pytest.mark.parametrize("normalize", [False, True])
 def test_it_trains_stops_and_goes_on(normalize):
     venv = jaxenvs.VectorEnv(Counter(), 4)
     training = learn.Training(venv, network(venv.env), PPO, 64, normalize=normalize)

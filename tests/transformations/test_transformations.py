@@ -15,7 +15,6 @@ import pytest
 
 import jaxenvs
 from jaxenvs import learn
-from tests.tiers import tiered
 from tests.transformations import cases
 
 ROOT = Path(__file__).parent.parent.parent
@@ -34,7 +33,7 @@ RUN_TRAININGS = list(itertools.product(TRAININGS, cases.RUN))
 @pytest.mark.thorough(but=["Pendulum-v1-shard_map"])
 @pytest.mark.parametrize(
     ("id", "setting"),
-    tiered(TRACED, *(case for case in TRACED if case[0] in OF_EACH_KIND and "Auto" not in case[1]), *OF_PHYSICS),
+    TRACED,
 )
 def test_environment_can_be_traced(id, setting):
     cases.TRACED[setting](cases.episode(id))
@@ -53,7 +52,8 @@ def test_an_evaluation_runs(setting):
     assert (result[0].lengths == 2).all()
 
 
-@pytest.mark.parametrize("id", tiered(cases.IDS, *OF_EACH_KIND))
+@pytest.mark.thorough(but=OF_EACH_KIND)
+@pytest.mark.parametrize("id", cases.IDS)
 def test_step_of_a_batch_that_is_divided_over_an_explicit_axis(id):
     venv = cases.vector_env(id)
     state, timestep = jax.eval_shape(venv.reset, cases.key())
@@ -69,14 +69,14 @@ def test_step_of_a_batch_that_is_divided_over_an_explicit_axis(id):
 )
 @pytest.mark.parametrize(
     ("name", "setting"),
-    tiered(TRACED_TRAININGS, *(case for case in TRACED_TRAININGS if case[0] in IN_BRIEF and "Auto" not in case[1])),
+    TRACED_TRAININGS,
 )
 def test_training_can_be_traced(name, setting):
     cases.TRACED[setting](cases.metrics_of(name))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("id", "setting"), tiered(RUN, *IN_A_RUN))
+@pytest.mark.parametrize(("id", "setting"), RUN)
 def test_environment_runs(id, setting):
     if setting == "disable_jit" and id.startswith(("Lunar", "Bipedal")):
         pytest.skip("takes minutes: each operation of the physics is a call")
@@ -88,15 +88,13 @@ def test_environment_runs(id, setting):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "setting"), tiered(RUN_TRAININGS, ("A2C", "checkify"), ("A2C", "debug_nans"), ("A2C", "transfer_guard"))
-)
+@pytest.mark.parametrize(("name", "setting"), RUN_TRAININGS)
 def test_training_runs(name, setting):
     jax.block_until_ready(cases.RUN_TRAINING[setting](cases.metrics_of(name)))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("id", tiered(cases.IDS, "CartPole-v1"))
+@pytest.mark.parametrize("id", cases.IDS)
 def test_a_state_can_be_donated(id):
     venv = cases.vector_env(id)
     state, _ = jax.jit(venv.reset)(cases.key())

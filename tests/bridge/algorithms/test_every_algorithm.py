@@ -23,7 +23,6 @@ from tests.bridge.algorithms.cases import KINDS, STEPS, Walk, assert_equal, make
 from tests.bridge.small_models import Recorder, with_picklable_schedules
 from tests.masked_environments import GymnasiumLocks
 from tests.stock import STOCK
-from tests.tiers import tiered
 
 SCHEDULES = {"learning_rate": lambda left: 1e-3 * left, "clip_range": lambda left: 0.3 * left}
 SMALL = {"net_arch": [8], "lstm_hidden_size": 8}
@@ -44,7 +43,7 @@ def learnt(model):
 
 
 @pytest.mark.thorough(but=["schedules"])
-@pytest.mark.parametrize("case", tiered(ZIPS, "schedules", "DQN", "SAC"))
+@pytest.mark.parametrize("case", ZIPS)
 def test_zips_go_from_the_stock_library_to_bridge_and_back_in_the_middle_of_a_training(case, tmp_path):
     name, settings = ZIPS[case]
     model = make(name, package=STOCK, **settings).learn(STEPS[name])
@@ -69,7 +68,7 @@ def test_zips_go_from_the_stock_library_to_bridge_and_back_in_the_middle_of_a_tr
         pytest.param(copy.deepcopy, id="copy"),
     ],
 )
-@pytest.mark.parametrize("name", tiered(SPECS, "PPO", "DQN", "SAC"))
+@pytest.mark.parametrize("name", SPECS)
 def test_a_model_can_be_pickled_and_copied_and_goes_on_as_the_original(name, move):
     model = make(name).learn(STEPS[name])
     other = move(model)
@@ -79,7 +78,8 @@ def test_a_model_can_be_pickled_and_copied_and_goes_on_as_the_original(name, mov
 
 
 # Each learn() of TD3 resets the noise of an episode, with which a checkpoint goes on: test_off_policy_files.py.
-@pytest.mark.parametrize("name", tiered([name for name in SPECS if name != "TD3"], "DQN"))
+@pytest.mark.thorough(but=["DQN"])
+@pytest.mark.parametrize("name", [name for name in SPECS if name != "TD3"])
 def test_a_checkpoint_goes_on_as_if_nothing_had_come_between_and_is_a_zip_for_the_stock_library(name, tmp_path):
     model = make(name).learn(STEPS[name])
     save_checkpoint(model, tmp_path / "model")
@@ -90,7 +90,8 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_come_between_and_is_a_zip_for_th
     assert getattr(STOCK, name).load(tmp_path / "model").num_timesteps == STEPS[name]
 
 
-@pytest.mark.parametrize("name", tiered(SPECS, "PPO", "DQN"))
+@pytest.mark.thorough(but=["PPO", "DQN"])
+@pytest.mark.parametrize("name", SPECS)
 def test_the_same_seed_gives_the_same_training_and_another_one_another(name):
     first, again, other = (
         state_of(make(name, make_env(name, seed=seed), seed=seed).learn(STEPS[name])) for seed in (0, 0, 1)
@@ -100,7 +101,7 @@ def test_the_same_seed_gives_the_same_training_and_another_one_another(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(SPECS, "DQN"))
+@pytest.mark.parametrize("name", SPECS)
 def test_many_seeds_are_one_program(name):
     one, two = bridge.train_seeds(make(name), STEPS[name], [0, 1])
     assert one.num_timesteps == two.num_timesteps == STEPS[name]
@@ -132,7 +133,7 @@ def kinds(value):
 
 
 @pytest.mark.thorough(but=["PPO-JAX", "MaskablePPO-host"])
-@pytest.mark.parametrize(("name", "where"), tiered(CASES, *ALWAYS, ("DQN", "JAX"), ("SAC", "JAX")))
+@pytest.mark.parametrize(("name", "where"), CASES)
 def test_a_callback_that_looks_sees_the_events_and_locals_of_the_stock_library(name, where):
     recorders = Recorder(), Recorder()
     for package, recorder in zip((bridge, STOCK), recorders):
@@ -145,7 +146,8 @@ def test_a_callback_that_looks_sees_the_events_and_locals_of_the_stock_library(n
             assert kinds(mine[each]) == kinds(reference[each]), each
 
 
-@pytest.mark.parametrize(("name", "where"), tiered(CASES, *((name, "JAX") for name in ("PPO", "DQN"))))
+@pytest.mark.thorough(but=["PPO-JAX", "DQN-JAX"])
+@pytest.mark.parametrize(("name", "where"), CASES)
 def test_a_callback_that_returns_false_stops_the_training_at_its_step(name, where):
     models = []
     for package in (bridge, STOCK):
@@ -161,7 +163,7 @@ def test_a_callback_that_returns_false_stops_the_training_at_its_step(name, wher
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(["A2C", "DQN", "SAC"], "A2C", "DQN"))
+@pytest.mark.parametrize("name", ["A2C", "DQN", "SAC"])
 def test_stopping_at_a_reward_or_after_episodes_stops_where_the_stock_library_stops(name):
     def after_episodes():
         return StopTrainingOnMaxEpisodes(5)

@@ -13,7 +13,6 @@ from bridge.app.tuned import TUNED
 from jaxenvs import cli, registered
 from jaxenvs.cli.user_errors import UserError
 from tests.bridge.app.short_runs import TINY, error_of, same, weights
-from tests.tiers import tiered
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -49,7 +48,8 @@ def test_arguments_beside_config_change_what_they_name(run, tmp_path):
     assert not same(weights(run), weights(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("engine", tiered(["auto", "xla", "torch"], "torch"))
+@pytest.mark.thorough(but=["torch"])
+@pytest.mark.parametrize("engine", ["auto", "xla", "torch"])
 def test_the_engine_is_chosen_and_kept(engine, tmp_path):
     cli.main(
         [

@@ -19,7 +19,6 @@ from bridge.seeds import seed_sweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same, train_and_interrupt
 from tests.stock import STOCK
-from tests.tiers import tiered
 
 SMALL = ["batch_size=8", "learning_starts=20", "policy_kwargs={'net_arch':[8]}"]
 DQN = ["dqn", "CartPole-v1", "--total-timesteps", "160"]
@@ -72,7 +71,7 @@ def test_a_run_leaves_what_ppos_does_and_is_evaluated(run, capsys):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(CONTRIB, "qrdqn"))
+@pytest.mark.parametrize("name", CONTRIB)
 def test_algorithms_of_sb3_contrib_leave_zips_that_it_loads(name, tmp_path):
     env_id, stock, settings = CONTRIB[name]
     arguments = ["train", name, env_id, "--total-timesteps", "40", "--out", str(tmp_path)]

@@ -10,7 +10,6 @@ from bridge.app import recording
 from bridge.results import video
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of
-from tests.tiers import tiered
 
 
 @pytest.mark.thorough
@@ -76,7 +75,7 @@ RUNS = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", tiered(RUNS, "maskable_ppo"))
+@pytest.mark.parametrize("algorithm", RUNS)
 def test_what_is_legal_and_remembered_is_so_in_a_film(algorithm, tmp_path, capsys):
     env_id, policy_kwargs = RUNS[algorithm]
     run, film = tmp_path / "run", tmp_path / "film.gif"

@@ -13,7 +13,6 @@ from bridge import JaxVecEnv
 from bridge.algorithms.specs import SPECS
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of
-from tests.tiers import tiered
 
 needs_zoo = pytest.mark.skipif(importlib.util.find_spec("rl_zoo3") is None, reason="needs rl_zoo3")
 
@@ -101,7 +100,7 @@ def train(line, further=()):
 
 @pytest.mark.thorough
 @needs_zoo
-@pytest.mark.parametrize("name", tiered(COMMANDS, "best model"))
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_training_of_the_zoo_is_one_of_bridge(name, trained, tmp_path, capsys):
     line, further, is_ours, written, module = COMMANDS[name]
     if module is not None:

@@ -16,7 +16,6 @@ from bridge.engine.acting import Actor, NoiseSource, draw_noise
 from bridge.translate.policies.off_policy import acting_part, acting_tensors, export_acting
 from tests.bridge.translate.policies.networks import VECTOR, batch
 from tests.bridge.translate.policies.off_policies import MATRIX, POLICIES, make
-from tests.tiers import tiered
 
 KINDS = ["dqn", "dqn on discrete", "sac on a dict", "sac on discrete", "gsde", "td3", "td3 of one critic"]
 KINDS += ["qrdqn", "tqc", "crossq"]
@@ -40,7 +39,7 @@ def test_greedy_actions_are_sb3s(kind):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", tiered(KINDS, "dqn", "sac on a dict", "td3", "crossq"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_predict_gives_sb3s_actions(kind, compiled_predict, monkeypatch):
     policy = POLICIES[kind]()
     several = batch(policy.observation_space)

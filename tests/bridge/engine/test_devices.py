@@ -13,7 +13,6 @@ import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from tests.bridge.algorithms.cases import assert_equal, state_of
-from tests.tiers import tiered
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -72,7 +71,7 @@ ALGORITHMS = {"A2C": {"n_steps": 8}, "DQN": {"learning_starts": 16, "buffer_size
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(ALGORITHMS, "A2C"))
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_over_one_device_the_bits_are_those_without(name):
     def learnt(devices):
         env = JaxVecEnv(jaxenvs.make("CartPole-v1"), 4, seed=0, devices=devices)

@@ -14,7 +14,6 @@ from bridge.evaluation import evaluate
 from jaxenvs import TimeLimit
 from tests.environments import Counter
 from tests.stock import STOCK
-from tests.tiers import tiered
 
 SETTINGS = {"buffer_size": 100, "learning_starts": 0, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
 NAMES = [name for name, spec in SPECS.items() if spec.is_off_policy]
@@ -26,11 +25,7 @@ IDS = {"Discrete": "CartPole-v1", "Box": "Pendulum-v1"}
 @pytest.mark.thorough(but=["QRDQN-bridge"])
 @pytest.mark.parametrize(
     ("name", "package"),
-    tiered(
-        itertools.product(NAMES, PACKAGES),
-        *itertools.product(["DQN", "QRDQN", "SAC", "TD3", "CrossQ"], ["bridge"]),
-        *[("DQN", "sb3"), ("SAC", "sb3")],
-    ),
+    itertools.product(NAMES, PACKAGES),
 )
 def test_episodes_are_those_of_evaluate_policy(name, package):
     settings = {**SETTINGS, "policy_kwargs": {"net_arch": [8]}}

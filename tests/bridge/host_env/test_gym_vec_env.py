@@ -20,7 +20,6 @@ from tests.bridge.host_env.host_environments import Counting
 from tests.bridge.host_env.references import assert_same_as_dummy_vec_env, assert_steps_are_of_cartpole
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, sample_actions
 from tests.environments import Counter
-from tests.tiers import tiered
 
 MODES = list(AutoresetMode)
 OPTIONS = [{"low": 2}] * 3  # which Gymnasium has for all environments alike
@@ -90,7 +89,7 @@ def test_it_does_the_same_with_environments_in_other_processes(mode):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mode", tiered(MODES, AutoresetMode.NEXT_STEP))
+@pytest.mark.parametrize("mode", MODES)
 def test_over_jaxenvs_own_vector_environment_it_is_a_jax_vec_env(mode):
     env = TimeLimit(Counter(observation_kind="dict"), 4)
     ours, reference = GymVecEnv(GymnasiumVectorEnv(VectorEnv(env, 3, mode))), JaxVecEnv(env, 3)

@@ -15,7 +15,6 @@ from bridge.translate.action_noise import export_noise, noise_state, write_noise
 from bridge.translate.pytorch.operations import NotCompilable
 from jaxenvs import Environment, TimeLimit, TimeStep, environment
 from tests.bridge.algorithms.cases import SETTINGS
-from tests.tiers import tiered
 
 SIGMA = np.array([[0.01, 0.02], [0.1, 0.2]])
 NORMAL = NormalActionNoise(np.zeros((2, 2)), SIGMA)
@@ -69,7 +68,7 @@ def explored(env, noise, package=bridge, steps=400):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("env_class", tiered([Matrix, Column], Matrix))
+@pytest.mark.parametrize("env_class", [Matrix, Column])
 def test_each_number_of_an_action_of_any_shape_has_its_noise(env_class):
     sigma = SIGMA if env_class is Matrix else np.array([[0.01], [0.1]])
     env = JaxVecEnv(TimeLimit(env_class(), 10), 2, 0)

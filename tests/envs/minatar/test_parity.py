@@ -16,7 +16,6 @@ import pytest
 import jaxenvs
 from tests.envs.minatar.players import seaquest_greedy
 from tests.envs.minatar.reference import NAMES, Record, Recorder, References, Script, any_draws, load
-from tests.tiers import tiered
 
 NUM_ENVS = 20
 ROWS = 500  # of one run of the compiled function: the quick tests make one, the slow ones as many as it takes
@@ -99,7 +98,7 @@ SEEN_IN_ONE_RUN: dict[tuple[str, bool], dict[str, int]] = {
 @pytest.mark.thorough(but=["Freeway-True", "SpaceInvaders-False"])
 @pytest.mark.parametrize(
     ("game", "ramping"),
-    tiered(CASES, *((game, True) for game in NAMES), ("Seaquest", False), ("SpaceInvaders", False)),
+    CASES,
 )
 def test_plays_as_the_reference_plays(game: str, ramping: bool) -> None:
     seen = compare(game, ramping, steps=1, episodes=0)

@@ -27,7 +27,6 @@ from jaxenvs.learn import (
     train,
 )
 from tests.environments import Counter
-from tests.tiers import tiered
 
 NUM_ENVS, TRAIN_FREQ, STARTS = 2, 3, 12
 PENDULUM = jaxenvs.make_vec("Pendulum-v1", NUM_ENVS)
@@ -79,7 +78,7 @@ def assert_equal(a, b):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(TRAININGS, "DQN"))
+@pytest.mark.parametrize("name", TRAININGS)
 def test_a_training_that_stops_and_goes_on_gives_the_same_bits(name):
     start, whole, whole_metrics = trained(name)
     half, first = go_on(TRAININGS[name], start, 5)
@@ -97,7 +96,7 @@ def test_the_length_of_a_chunk_of_noise_changes_nothing(monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(TRAININGS, "DQN"))
+@pytest.mark.parametrize("name", TRAININGS)
 def test_nothing_is_learned_before_learning_starts(name):
     _, end, metrics = trained(name)
     timesteps = np.asarray(metrics["timesteps"])
@@ -195,7 +194,7 @@ def test_a_training_copies_nothing_of_its_store():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(TRAININGS, "DQN"))
+@pytest.mark.parametrize("name", TRAININGS)
 def test_with_debug_nans_a_training_runs_and_there_is_0_where_no_episode_ended(name):
     start = trained(name)[0]
     with jax.debug_nans(True):

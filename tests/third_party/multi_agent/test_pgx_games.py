@@ -8,7 +8,6 @@ import pytest
 import jaxenvs
 from jaxenvs.wrappers import Opponents, SelfPlay
 from tests.third_party.episodes import keys_of
-from tests.tiers import tiered
 
 pgx = pytest.importorskip("pgx")
 
@@ -98,7 +97,7 @@ def assert_same_games(name, count):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(NAMES, "connect_four", "tic_tac_toe"))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_few_games_are_those_of_pgx(name):
     assert_same_games(name, 32)
 

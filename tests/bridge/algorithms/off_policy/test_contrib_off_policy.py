@@ -13,7 +13,6 @@ from jaxenvs import TimeLimit
 from tests.bridge.algorithms.cases import KINDS, N_ENVS, make, make_env
 from tests.environments import Counter
 from tests.stock import STOCK
-from tests.tiers import tiered
 
 CASES = {
     "quantiles": ("QRDQN", {"policy_kwargs": {"net_arch": [8], "n_quantiles": 5}}),
@@ -29,7 +28,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", tiered(CASES))
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES)
 def test_settings_of_their_own_train_in_one_program(case):
     name, settings = CASES[case]
     model = make(name, **settings).learn(48)
@@ -38,7 +38,8 @@ def test_settings_of_their_own_train_in_one_program(case):
     assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
 
 
-@pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["QRDQN", "TQC"])
 def test_dict_observations_with_images_train_in_one_program(name):
     env = TimeLimit(Counter(5, "dict", KINDS[name]), 7)
     # By itself it would leave convolutions to PyTorch.
@@ -52,7 +53,7 @@ def statistics(model):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("where", tiered(["one program", "the host"], "one program"))
+@pytest.mark.parametrize("where", ["one program", "the host"])
 def test_running_statistics_of_crossq_are_in_the_policy_in_its_zip_and_in_predict(where, tmp_path):
     env = make_env("CrossQ")
     if where == "the host":
@@ -106,7 +107,7 @@ class Normalizing(BaseFeaturesExtractor):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"], "TQC"))
+@pytest.mark.parametrize("name", ["QRDQN", "TQC"])
 def test_an_extractor_that_normalises_by_batches_is_left_to_sb3(name):
     kwargs = {"net_arch": [8], "features_extractor_class": Normalizing}
     model = make(name, tau=0.0, target_update_interval=1, policy_kwargs=kwargs)

@@ -12,7 +12,6 @@ from bridge.algorithms.specs import SPECS
 from tests.bridge.algorithms.cases import assert_equal, state_of
 from tests.bridge.small_models import Noop
 from tests.stock import STOCK
-from tests.tiers import tiered
 
 SETTINGS = {
     "replay_buffer_class": HerReplayBuffer,
@@ -43,7 +42,7 @@ def make(name="DQN", env=None, library=bridge, **settings):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN"))
+@pytest.mark.parametrize("name", OFF_POLICY)
 def test_on_jax_environments_all_of_a_training_is_one_program(name):
     model = make(name).learn(120)
     assert str(model.plan) == "collecting: compiled\nupdating: compiled"
@@ -64,7 +63,7 @@ def test_on_jax_environments_all_of_a_training_is_one_program(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN", "SAC"))
+@pytest.mark.parametrize("name", OFF_POLICY)
 def test_on_gymnasiums_environments_updates_are_compiled(name):
     model = make(name, BitFlippingEnv(n_bits=4, continuous=is_continuous(name))).learn(40)
     assert str(model.plan) == "collecting: acting compiled, environments stepped on the host\nupdating: compiled"
@@ -151,7 +150,8 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_come_between(tmp_path):
         np.testing.assert_array_equal(*(getattr(each.replay_buffer, name) for each in (other, whole)), err_msg=name)
 
 
-@pytest.mark.parametrize("name", tiered(OFF_POLICY))  # of a model without goals: test_train_seeds.py
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", OFF_POLICY)  # of a model without goals: test_train_seeds.py
 def test_many_seeds_are_one_program(name):
     one, two = bridge.train_seeds(make(name), 120, [0, 1])
     assert one._n_updates == two._n_updates > 40

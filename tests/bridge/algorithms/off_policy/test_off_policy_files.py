@@ -13,7 +13,6 @@ from stable_baselines3.common.vec_env import VecNormalize
 import bridge
 from bridge import RolloutCheckpoint, load_checkpoint
 from tests.bridge.algorithms.cases import assert_equal, make, make_env, state_of
-from tests.tiers import tiered
 
 
 @pytest.mark.thorough
@@ -114,7 +113,7 @@ def wrapped(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(["DQN", "TD3", "on the host"], "DQN", "on the host"))
+@pytest.mark.parametrize("name", ["DQN", "TD3", "on the host"])
 def test_a_training_that_goes_on_from_a_checkpoint_is_one_that_was_not_interrupted(name, tmp_path):
     algorithm = "SAC" if name == "on the host" else name
     settings = {"use_sde": True, "learning_starts": 12} if name == "on the host" else {}

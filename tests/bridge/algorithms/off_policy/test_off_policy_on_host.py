@@ -18,7 +18,6 @@ from bridge.engine.update import compiled_update
 from jaxenvs import learn
 from tests.bridge.algorithms.cases import Walk, assert_equal, state_of
 from tests.environments import Counter
-from tests.tiers import tiered
 
 NStepReplayBuffer = getattr(buffers, "NStepReplayBuffer", None)
 with_n_steps = pytest.mark.skipif(NStepReplayBuffer is None, reason="this version of SB3 has no n-step returns")
@@ -227,7 +226,7 @@ def test_images_are_learnt_from_in_a_compiled_training_if_all_is_to_be_compiled(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("use_sde_at_warmup", tiered([False, True], False))
+@pytest.mark.parametrize("use_sde_at_warmup", [False, True])
 def test_state_dependent_exploration_keeps_its_noise_for_as_long_as_it_is_told(use_sde_at_warmup):
     env = bridge.JaxVecEnv(Counter(length=100, action_kind="box"), 2, 0)
     network = {"net_arch": [2], "log_std_init": -1.0, "activation_fn": torch.nn.Tanh}

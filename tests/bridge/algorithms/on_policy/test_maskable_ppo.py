@@ -16,7 +16,6 @@ from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs import environment
 from tests.bridge.small_models import SETTINGS
 from tests.masked_environments import ACTIONS, GymnasiumLocks, Locks, LocksOnHost, LocksWithMethod, is_legal
-from tests.tiers import tiered
 
 N_ENVS, N_STEPS = 4, 16
 ROLLOUT = N_ENVS * N_STEPS
@@ -49,7 +48,7 @@ ALWAYS = [("Gymnasium", "multi_binary"), ("by a method that cannot be traced", "
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("where", "kind"), tiered(CASES, *ALWAYS))
+@pytest.mark.parametrize(("where", "kind"), CASES)
 def test_rollouts_hold_legal_actions_and_what_the_torch_policy_thinks_of_them(where, kind):
     make_env, collects = ENVIRONMENTS[where]
     model = make(make_env(kind), policy="MultiInputPolicy" if where == "told in the observation" else "MlpPolicy")

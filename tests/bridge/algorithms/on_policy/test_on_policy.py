@@ -20,7 +20,6 @@ from bridge.engine.update import compiled_update
 from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, Recorder, make, make_env
 from tests.environments import Counter
-from tests.tiers import tiered
 
 # --- The constructor ------------------------------------------------------------------------------------------------
 
@@ -215,7 +214,8 @@ def test_it_learns_to_balance_a_pole():
     assert bridge.evaluate(model, "CartPole-v1", 50).mean > 200
 
 
-@pytest.mark.parametrize("observation_kind", tiered(["discrete", "multi_discrete", "multi_binary"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("observation_kind", ["discrete", "multi_discrete", "multi_binary"])
 @pytest.mark.parametrize("algorithm", [bridge.PPO, bridge.A2C])
 def test_every_kind_of_observation_trains_compiled(observation_kind, algorithm):
     env = JaxVecEnv(Counter(observation_kind=observation_kind), N_ENVS)
@@ -225,7 +225,8 @@ def test_every_kind_of_observation_trains_compiled(observation_kind, algorithm):
     assert np.isfinite(read_parameters(model.policy.parameters())).all()
 
 
-@pytest.mark.parametrize("frequency", tiered([-1, 4]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("frequency", [-1, 4])
 def test_state_dependent_exploration_trains_compiled(frequency):
     env = make_vec_env("Pendulum-v1", N_ENVS, seed=0)
     model = make(env, engine="xla", use_sde=True, sde_sample_freq=frequency).learn(2 * ROLLOUT)

@@ -12,7 +12,6 @@ from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
 from tests.bridge.algorithms.on_policy import test_arithmetic
 from tests.environments import Counter
-from tests.tiers import tiered
 
 N_STEPS, N_ENVS, SIZE = 128, 2, 256
 float64 = test_arithmetic.float64
@@ -84,7 +83,7 @@ def same_cut(monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("case", tiered(CASES, "none"))
+@pytest.mark.parametrize("case", CASES)
 def test_one_step(case, same_cut):
     stock, ours = make_pair(case, batch_size=SIZE, n_epochs=1)
     same_cut(1)
@@ -97,7 +96,8 @@ def test_one_step(case, same_cut):
     )
 
 
-@pytest.mark.parametrize("case", tiered(CASES))
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES)
 def test_a_hundred_steps_through_128_each_with_resets_in_float64(case, same_cut, float64):
     stock, ours = make_pair(case, batch_size=N_STEPS, n_epochs=50)  # two minibatches of each
     same_cut(50)

@@ -15,7 +15,6 @@ import bridge
 from bridge import make_vec_env
 from bridge.translate.pytorch.modules import read_parameters
 from tests.environments import Counter
-from tests.tiers import tiered
 
 N_ENVS, N_STEPS = 4, 16
 ROLLOUT = N_ENVS * N_STEPS
@@ -61,7 +60,7 @@ CASES = [(make_env, critic) for make_env in (jax_env, host_env) for critic in CR
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("make_env", "critic"), tiered(CASES, (host_env, "own")))
+@pytest.mark.parametrize(("make_env", "critic"), CASES)
 def test_rollouts_hold_what_the_torch_policy_thinks_and_remembers_step_by_step(make_env, critic):
     model = make(make_env(), critic=critic)
     assert str(model.plan).startswith(f"collecting: {'compiled' if make_env is jax_env else 'acting compiled'}")
@@ -93,7 +92,8 @@ def test_rollouts_hold_what_the_torch_policy_thinks_and_remembers_step_by_step(m
     assert ended
 
 
-@pytest.mark.parametrize(("policy", "kind"), tiered([("MultiInputLstmPolicy", "boxes"), ("CnnLstmPolicy", "image")]))
+@pytest.mark.thorough
+@pytest.mark.parametrize(("policy", "kind"), [("MultiInputLstmPolicy", "boxes"), ("CnnLstmPolicy", "image")])
 def test_all_policies_are_compiled(policy, kind):
     env = bridge.JaxVecEnv(Counter(observation_kind=kind), 2, seed=0)
     model = make(env, policy=policy, engine="xla", n_steps=8, batch_size=16, n_epochs=1)

@@ -19,7 +19,6 @@ from torch import nn
 import bridge
 from bridge.algorithms.specs import SPECS
 from tests.stock import STOCK
-from tests.tiers import tiered
 
 ON_POLICY = {"n_steps": 32, "batch_size": 32, "n_epochs": 1}
 OFF_POLICY = {"buffer_size": 100, "learning_starts": 10, "batch_size": 8, "train_freq": 4}
@@ -71,15 +70,17 @@ def test_arguments_come_back_from_a_zip_but_for_those_that_are_left_out(name, tm
 # --- Pictures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", tiered(SEES_PICTURES, "RecurrentPPO", "TQC"))
+@pytest.mark.thorough(but=["RecurrentPPO", "TQC"])
+@pytest.mark.parametrize("name", SEES_PICTURES)
 def test_they_are_trained_on_by_who_says_that_they_are_normalised(name):
     env = VecNormalize(DummyVecEnv([lambda: pictures(name, n_channels=1, channel_first=True)]))
     kwargs = {"normalize_images": False, "features_extractor_kwargs": {"features_dim": 8}}
     assert make(name, env, "Cnn", policy_kwargs=kwargs).learn(32)._n_updates > 0
 
 
+@pytest.mark.thorough(but=["TQC-False", "TQC-True"])
 @pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"], "TQC"))
+@pytest.mark.parametrize("name", ["QRDQN", "TQC"])
 def test_networks_of_pictures_their_targets_and_their_files(name, share, tmp_path):
     kwargs = {"features_extractor_kwargs": {"features_dim": 8}}
     if name == "TQC":
@@ -131,7 +132,8 @@ def running(model):
     return {name: each.clone() for name, each in model.policy.state_dict().items() if "running_mean" in name}
 
 
-@pytest.mark.parametrize("name", tiered(["MaskablePPO", "QRDQN", "TQC"], "MaskablePPO", "TQC"))
+@pytest.mark.thorough(but=["MaskablePPO", "TQC"])
+@pytest.mark.parametrize("name", ["MaskablePPO", "QRDQN", "TQC"])
 def test_who_only_acts_neither_drops_out_nor_moves_running_means(name):
     kwargs = {"policy_kwargs": {"features_extractor_class": TwoModes}}
     env = env_of(name)

@@ -17,7 +17,6 @@ from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 import bridge
-from tests.tiers import tiered
 
 SHARED = {"buffer_size": 500, "learning_starts": 20, "batch_size": 16, "train_freq": 4, "seed": 0, "device": "cpu"}
 NETWORKS = {
@@ -37,7 +36,8 @@ def env_of(name):
     return IdentityEnv(10) if name == "QRDQN" else IdentityEnvBox(-10, 10)
 
 
-@pytest.mark.parametrize("name", tiered(NETWORKS))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NETWORKS)
 def test_weights_can_be_set_in_part_and_what_does_not_fit_is_refused(name, tmp_path):
     model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
     before = copy.deepcopy(model.get_parameters())
@@ -62,7 +62,8 @@ def test_weights_can_be_set_in_part_and_what_does_not_fit_is_refused(name, tmp_p
         assert each.learn(40)._n_updates == 15
 
 
-@pytest.mark.parametrize("name", tiered(NETWORKS, "QRDQN"))
+@pytest.mark.thorough(but=["QRDQN"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_policies_and_what_acts_can_be_saved_by_themselves(name, tmp_path):
     model = make(name, env_of(name)).learn(60)
     acts = model.quantile_net if name == "QRDQN" else model.actor
@@ -74,7 +75,8 @@ def test_policies_and_what_acts_can_be_saved_by_themselves(name, tmp_path):
         np.testing.assert_allclose(loaded.predict(observation, deterministic=True)[0], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", tiered(NETWORKS, "QRDQN"))
+@pytest.mark.thorough(but=["QRDQN"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_other_environments_can_be_set_between_trainings(name):
     model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
     for env in (DummyVecEnv([lambda: env_of(name)]), env_of(name)):
@@ -90,7 +92,7 @@ def in_dict(env):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"], "TQC"))
+@pytest.mark.parametrize("name", ["QRDQN", "TQC"])
 def test_a_dict_of_one_vector_trains_as_the_vector(name):
     env_id = "CartPole-v1" if name == "QRDQN" else "Pendulum-v1"
     plain, packed = gymnasium.make(env_id), in_dict(gymnasium.make(env_id))

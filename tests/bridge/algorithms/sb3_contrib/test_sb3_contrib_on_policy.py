@@ -23,7 +23,6 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from tests.masked_environments import Locks
-from tests.tiers import tiered
 
 SHARED = {"n_steps": 32, "batch_size": 32, "n_epochs": 2, "seed": 0, "device": "cpu"}
 NETWORKS = {"MaskablePPO": {"net_arch": [16]}, "RecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8}}
@@ -46,7 +45,7 @@ FORCED = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", tiered(FORCED, "discrete"))
+@pytest.mark.parametrize("kind", FORCED)
 def test_who_may_do_one_thing_alone_does_it_untrained_and_without_masks_does_not(kind):
     env = FORCED[kind]()
     model = make("MaskablePPO", env)
@@ -104,7 +103,8 @@ MEMORIES = {
 }
 
 
-@pytest.mark.parametrize("see", tiered(["numbers", "pictures", "a dict"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("see", ["numbers", "pictures", "a dict"])
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_all_memories_go_with_all_observations(memory, see):
     env, policy, kwargs = gymnasium.make("CartPole-v1"), "MlpLstmPolicy", MEMORIES[memory]

@@ -12,7 +12,6 @@ from bridge.algorithms.specs import SPECS
 from tests.bridge.algorithms.cases import STEPS, make
 from tests.bridge.small_models import Noop
 from tests.rounding import assert_same_bits
-from tests.tiers import tiered
 
 
 class Scheduled(ScheduledCallback):
@@ -49,7 +48,7 @@ ALWAYS += [("PPO", "evaluation"), ("DQN", "evaluation")]
 
 
 @pytest.mark.thorough(but=["PPO-scheduled", "PPO-no-op", "DQN-scheduled", "DQN-no-op"])
-@pytest.mark.parametrize(("name", "callback"), tiered(CASES, *ALWAYS))
+@pytest.mark.parametrize(("name", "callback"), CASES)
 def test_a_seed_is_one_run_whoever_looks(name, callback):
     looks = CALLBACKS[callback](name)
     expected, model = make(name).learn(STEPS[name]), make(name).learn(STEPS[name], looks)
@@ -64,7 +63,7 @@ def test_a_seed_is_one_run_whoever_looks(name, callback):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered([name for name, spec in SPECS.items() if spec.is_off_policy], "DQN", "SAC"))
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.is_off_policy])
 def test_short_calls_of_learn_take_steps_in_sb3s_loop_and_change_no_bit(name, monkeypatch):
     def in_short_calls():
         model = make(name).learn(40)

@@ -30,7 +30,6 @@ from tests.bridge.translate.policies.networks import (
     network_of,
 )
 from tests.bridge.translate.policies.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
-from tests.tiers import tiered
 
 SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
 # SAC has three networks, each of which takes as long to compile as that of DQN, on the same observations.
@@ -74,7 +73,7 @@ def results(exported, params, targets, observation, action, noise):
 
 
 @pytest.mark.thorough(but=["dqn", "td3 with a shared extractor"])
-@pytest.mark.parametrize("kind", tiered(POLICIES, *(kind for kind in POLICIES if kind not in MANY_NETWORKS)))
+@pytest.mark.parametrize("kind", POLICIES)
 def test_equals_torch(kind, monkeypatch):
     policy = POLICIES[kind]()
     observation, action = batch(policy.observation_space), batch(policy.action_space).reshape(BATCH, -1)

@@ -31,7 +31,6 @@ from tests.bridge.translate.policies.networks import (
     make,
     network_of,
 )
-from tests.tiers import tiered
 
 POLICIES = {
     "categorical": lambda: make(action=spaces.Discrete(3)),
@@ -63,14 +62,15 @@ TWICE = ("on images by two extractors", "two of a user's extractors", "an extrac
 
 
 @pytest.mark.thorough(but=["categorical", "a residual cnn"])
-@pytest.mark.parametrize("kind", tiered(POLICIES, *(kind for kind in POLICIES if kind not in TWICE)))
+@pytest.mark.parametrize("kind", POLICIES)
 def test_equals_torch_in_float64(kind, x64, monkeypatch):
     policy = POLICIES[kind]().double()
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # by which SB3 encodes observations
     assert_same(policy, "float64", 1e-12)
 
 
-@pytest.mark.parametrize("kind", tiered(["categorical", "gaussian", "gsde squashed", "on images"], "gsde squashed"))
+@pytest.mark.thorough(but=["gsde squashed"])
+@pytest.mark.parametrize("kind", ["categorical", "gaussian", "gsde squashed", "on images"])
 def test_equals_torch_in_float32(kind):
     assert_same(POLICIES[kind]())
 

@@ -11,7 +11,6 @@ import pytest
 
 from jaxenvs.learn import DQN, SAC, TD3, DQNPolicy, SACPolicy, TD3Policy, Transitions
 from tests.environments import Counter
-from tests.tiers import tiered
 
 BATCH, NUM = 4, 2
 CASES = {"DQN": (DQN, DQNPolicy), "SAC": (SAC, SACPolicy), "TD3": (TD3, TD3Policy)}
@@ -51,7 +50,7 @@ def assert_close(tree, other):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", tiered(CASES, "DQN", "TD3"))
+@pytest.mark.parametrize("name", CASES)
 def test_critics_learn_from_a_transition_as_much_as_it_counts(name):
     """With all the weight on one of four, as from this one alone."""
     update, _, state, batches, noise = case(name)
