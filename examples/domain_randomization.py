@@ -58,4 +58,5 @@ if __name__ == "__main__":
     for name, values in returns.items():
         print(f"{name:12s}" + "".join(f"{value:9.1f}" for value in values))
     print(f"two trainings and evaluations in {seconds:.1f} s, including compilation; the maximum is {MAX_STEPS}")
-    assert returns["randomised"][1:].min() > 300 > returns["CartPole-v1"].min()
+    # Of the lengths that training drew.
+    assert returns["randomised"][1:5].min() > 300 > returns["CartPole-v1"][1:5].min()
