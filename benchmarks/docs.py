@@ -31,7 +31,20 @@ def write() -> None:
 
 def read() -> dict[str, Any]:
     """Return the results of every benchmark that has run, by name."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    return results | {"gpu": in_tables((RESULTS / "gpu.jsonl").read_text().splitlines())}
+
+
+def in_tables(lines: list[str]) -> dict[str, Any]:
+    """Return the rows of the last run of `benchmarks.gpu` in tables. Its first row has its machine."""
+    result: dict[str, Any] = {}
+    for row in map(json.loads, lines):
+        table = row.pop("table")
+        if "machine" in row:
+            result = row | {"tables": {}, "bars": []}
+        else:
+            result["tables"].setdefault(table, []).append(row)
+    return result
 
 
 def with_table(readme: str, results: dict[str, Any]) -> str:
@@ -60,7 +73,8 @@ def short(results: dict[str, Any]) -> str:
     where = f"Measured on {machine['cores']} cores of an {machine['cpu']}, without the time to compile."
     what = "[Benchmarks](docs/benchmarks.md) has more figures, how they were measured, and where others are faster."
     rows = [{name.replace("bridge", "jaxenvs.sb3"): value for name, value in row.items()} for row in rows]
-    text = f"{where} {_gpu_in_short(results)} {what}"
+    gpu = results["gpu"]["machine"]["gpu"]
+    text = f"{where} [Some figures](docs/benchmarks/tables.md#on-a-gpu) were measured on a GPU too ({gpu}). {what}"
     return f"\n{fill(_median(results))}\n\n{fill(text)}\n\n{markdown(rows)}\n\n"
 
 
@@ -74,12 +88,6 @@ def _median(results: dict[str, Any]) -> str:
         f"2-core CPU: {mlp}x with MLP policies (up to {max(times['']):.0f}x), {cnn}x with CNN policies, whose "
         "convolutions PyTorch still runs. The table shows PPO on CartPole-v1, where the gain is large."
     )
-
-
-def _gpu_in_short(results: dict[str, Any]) -> str:
-    if "gpu" not in results:
-        return "Figures of one GPU: [docs/gpu.md](docs/gpu.md#where-a-gpu-pays)."
-    return f"Some were measured on a GPU too ({results['gpu']['machine']['gpu']})."
 
 
 if __name__ == "__main__":

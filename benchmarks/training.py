@@ -130,17 +130,17 @@ def model_training(
     return Training(run, iterations, training.compile_seconds)
 
 
-def learner(setting: Setting, iterations: int) -> learn.Training:
+def learner(setting: Setting, iterations: int, env_id: str = ENV_ID) -> learn.Training:
     """Return a training of `jaxenvs.learn` with this number of iterations."""
-    venv = jaxenvs.make_vec(ENV_ID, setting.n_envs)
+    venv = jaxenvs.make_vec(env_id, setting.n_envs)
     return learn.Training(
         venv, learn.ActorCritic.of(venv.env), learn.PPO(**setting.hyperparameters), iterations * setting.rollout
     )
 
 
-def pure_training(setting: Setting, iterations: int) -> Training:
+def pure_training(setting: Setting, iterations: int, env_id: str = ENV_ID) -> Training:
     """Return a compiled training by `jaxenvs.learn.train`."""
-    settings, key = learner(setting, iterations), jax.random.key(0)
+    settings, key = learner(setting, iterations, env_id), jax.random.key(0)
     params = settings.init(key).learner.network_params
     start = time.perf_counter()
     compiled = jax.jit(learn.train, compiler_options=_options(setting)).lower(key, settings, params).compile()

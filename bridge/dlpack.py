@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import Any
 
 import jax
@@ -11,6 +13,8 @@ import torch
 import torch.utils.dlpack
 
 from jaxenvs.arrays import key_data
+
+log = logging.getLogger("bridge")
 
 
 def to_torch(tree: Any) -> Any:
@@ -54,6 +58,23 @@ def to_jax(tree: Any, copy: bool = False) -> Any:
       The same pytree of JAX arrays.
     """
     return jax.tree.map(lambda leaf: _leaf_to_jax(leaf, copy), tree)
+
+
+def tensor_to_host(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as a NumPy array. The log says once if it is on a GPU that JAX does not use."""
+    if tensor.device.type != "cpu" and jax.default_backend() == "cpu":
+        _log_copies(tensor.device.type)
+    array: np.ndarray = tensor.detach().cpu().numpy()
+    return array
+
+
+@functools.cache
+def _log_copies(device: str) -> None:
+    log.warning(
+        "JAX runs on the CPU, so step_torch copies tensors from %s in each step, and its results back. To avoid this, "
+        'install JAX with CUDA: pip install "jax[cuda13]".',
+        device,
+    )
 
 
 def _leaf_to_torch(leaf: Any) -> torch.Tensor:

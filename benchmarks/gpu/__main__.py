@@ -1,18 +1,17 @@
-"""Run the tests and benchmarks of an NVIDIA GPU, one process for each part, within a given number of minutes.
+"""Test and measure on an NVIDIA GPU, with a process for each part, within a given number of minutes.
 
-    python -m benchmarks.gpu [--minutes 9] [--only tests stepping ...] [--output FOLDER] [--quick]
+    python -m benchmarks.gpu [--minutes 9] [--only tests ppo ...] [--output FOLDER] [--quick]
 
-The results of a part are in FOLDER/gpu.json as soon as it ends, successful or not. A part that fails, hangs or takes
-too long does not affect the others. The exit status is 0, or 1 if a part failed, or 2 if there is no GPU.
---quick runs tiny parts in this process, on whatever JAX runs on, to check that they work.
+Each row is in FOLDER/gpu.jsonl as soon as it is measured: stopping this at any time loses nothing. A part that fails,
+hangs or takes too long does not affect the others. The exit status is 0, or 1 if a part failed, or 2 without a GPU.
+--quick runs tiny sizes on whatever JAX runs on, to check that the parts work.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import datetime
 import importlib.metadata
-import json
 import os
 import signal
 import subprocess
@@ -25,67 +24,29 @@ from typing import Any
 # JAX and PyTorch share the GPU here, and so do the processes: JAX takes memory as it needs it.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-NOTES = [
-    "Every part is a separate process, in which the sides take turns after two warm-up runs. Figures are from the "
-    "median run.",
-    "JAX multiplies matrices on the GPU in its default precision, TF32. PyTorch multiplies them in float32.",
-    "policy on the CPU, on the GPU: where the weights of the PyTorch policy are (SB3's `device`).",
-    "JAX on the CPU: another process, with JAX_PLATFORMS=cpu.",
-]
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """
-    Attributes:
-      function: of benchmarks.gpu.parts.
-      seconds: the part is ended after this time, so that it cannot take the time of the others.
-      arguments: of the function, besides the tables and whether it is quick.
-      environment: variables of its process.
-    """
-
-    function: str
-    seconds: float
-    arguments: tuple[Any, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-
-
-# In this order. Together less than 9 minutes, if each takes all that it may.
-PARTS = {
-    "tests": Part("tests", 160),
-    "training_8": Part("training", 55, (("8 envs",),)),
-    "training_256": Part("training", 50, (("256 envs",),)),
-    "training_4096": Part("training", 50, (("4096 envs",),)),
-    "seeds": Part("seeds", 35),
-    "stepping": Part("stepping", 30, (("CartPole-v1", "Acrobot-v1", "Pendulum-v1"), (1024, 65536, 1_048_576))),
-    "vec_env": Part("vec_env", 25),
-    "training_on_cpu": Part("training", 40, (("8 envs", "256 envs", "4096 envs"), True), (("JAX_PLATFORMS", "cpu"),)),
-    # Of whose physics a step is a loop of 180 rounds.
-    "landers": Part("stepping", 60, (("LunarLander-v3",), (4096,))),
+# Name -> function of `parts`, its further arguments, and the seconds after which it is ended, so that it cannot take
+# the time of the others: together 9 minutes. --quick has no such limits.
+PARTS: dict[str, tuple[str, list[str], float]] = {
+    "miscompilations": ("miscompilations", [], 15),
+    "tests": ("tests", [], 115),
+    "cells_ppo": ("cells", ["ppo"], 65),
+    "cells_others": ("cells", ["others"], 75),
+    "cells_pictures": ("cells", ["pictures"], 60),
+    "ppo": ("ppo", [], 60),
+    "off_policy": ("off_policy", [], 40),
+    "seeds": ("seeds", [], 30),
+    "games": ("games", [], 40),
+    "calls": ("calls", [], 40),
 }
 
-
-class Tables:
-    """The tables of a part, on disk after each addition."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.tables: dict[str, list[dict[str, Any]]] = {}
-
-    def add(self, table: str, rows: list[dict[str, Any]]) -> None:
-        """Print rows, append them to a table, and write all tables."""
-        from benchmarks.common import markdown
-
-        self.tables.setdefault(table, []).extend(rows)
-        self.path.write_text(json.dumps(self.tables))
-        print(f"\n{markdown(rows)}", flush=True)
-
-
-def run_here(name: str, path: Path, quick: bool) -> None:
-    """Run a part in this process; its tables go to `path`."""
-    from benchmarks.gpu import parts
-
-    getattr(parts, PARTS[name].function)(Tables(path), quick, *PARTS[name].arguments)
+NOTES = [
+    "Each part is a separate process. After a warm-up, each side runs for about 3 seconds, and at most 5 times. "
+    "Figures are from the median run.",
+    "JAX multiplies matrices on the GPU in its default precision, TF32. PyTorch multiplies them in float32.",
+    "cells: the same scripts with `bridge` and stock SB3. `bridge` has the default, device='auto'. The faster of stock "
+    "SB3's devices counts.",
+    "rejax, PureJaxRL's style and SBX take part if they can be imported.",
+]
 
 
 def run_in_process(name: str, path: Path, quick: bool, seconds: float) -> None:
@@ -96,9 +57,7 @@ def run_in_process(name: str, path: Path, quick: bool, seconds: float) -> None:
       TimeoutError: it took too long.
     """
     command = [sys.executable, "-m", "benchmarks.gpu", "--part", name, "--output", str(path)]
-    process = subprocess.Popen(
-        command + ["--quick"] * quick, env=os.environ | dict(PARTS[name].environment), start_new_session=True
-    )
+    process = subprocess.Popen(command + ["--quick"] * quick, start_new_session=True)
     try:
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -125,72 +84,62 @@ def what_is_missing() -> str | None:
     return None
 
 
-def gpu() -> dict[str, Any]:
-    """Return the GPU as PyTorch and the driver report it; empty if there is none."""
+def about(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the machine, the GPU as PyTorch reports it, the versions, and how rows are measured."""
     import torch
 
-    if not torch.cuda.is_available():
-        return {}
-    properties = torch.cuda.get_device_properties(0)
-    facts = {"gpu": properties.name, "gpu_memory_GB": round(properties.total_memory / 1e9), "cuda": torch.version.cuda}
-    try:
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        facts["driver"] = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        pass
-    return facts
+    from benchmarks import common
+
+    machine, installed = common.machine(), importlib.metadata.distributions()
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        machine |= {"gpu": card.name, "gpu_memory_GB": round(card.total_memory / 1e9), "cuda": torch.version.cuda}
+    versions = common.versions() | {
+        name: each.version for each in installed if (name := each.metadata["Name"] or "").startswith("jax-cuda")
+    }
+    notes = [f"Measured on {datetime.date.today()}.", *NOTES]
+    return {"settings": settings, "machine": machine, "versions": versions, "notes": notes}
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=9, help="for all parts together; default 9")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts; default: all")
-    parser.add_argument("--output", type=Path, help="folder of gpu.json; default benchmarks/results; quick: none")
-    parser.add_argument("--quick", action="store_true", help="tiny, in this process, with or without a GPU")
+    parser.add_argument("--output", type=Path, help="folder of gpu.jsonl; default benchmarks/results; quick: none")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, with or without a GPU")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)  # the process of one
     options = parser.parse_args(argv)
-    if options.part:
-        return run_here(options.part, options.output, options.quick)
-
-    start = time.monotonic()
     if not options.quick and (missing := what_is_missing()):
         print(f"benchmarks.gpu: nothing was measured: {missing}.")
         sys.exit(2)
-    from benchmarks import common
+    from benchmarks.gpu import parts
 
-    settings = {"minutes": options.minutes, "parts": " ".join(options.only), "quick": options.quick}
-    report = common.Report("gpu", settings, NOTES)
-    report.content["machine"] |= gpu()
-    installed = importlib.metadata.distributions()
-    report.content["versions"] |= {
-        name: each.version for each in installed if (name := each.metadata["Name"] or "").startswith("jax-cuda")
-    }
-    print(f"- gpu: {gpu()}", flush=True)
-    output = options.output or (None if options.quick else common.RESULTS)
-    outcomes: list[dict[str, Any]] = []
-    report.content["parts"] = outcomes
+    if options.part:
+        function, arguments, seconds = PARTS[options.part]
+        signal.alarm(0 if options.quick else round(seconds) + 5)  # if nothing is left that would end this process
+        rows = parts.Rows(options.output, options.part, options.quick)
+        getattr(parts, function)(rows, *arguments)
+        sys.exit(rows.num_failed > 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends the part that runs
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
+        output = options.output or (Path(folder) if options.quick else Path(__file__).parent.parent / "results")
+        output.mkdir(parents=True, exist_ok=True)
+        rows = parts.Rows(output / "gpu.jsonl", "parts", options.quick)
+        rows.add(**about({"minutes": options.minutes, "parts": " ".join(options.only), "quick": options.quick}))
         for name in options.only:
-            print(f"\n## {name}", flush=True)
-            path, began = Path(folder) / f"{name}.json", time.monotonic()
+            began = time.monotonic()
             left = start + 60 * options.minutes - began
             try:
-                if options.quick:
-                    run_here(name, path, quick=True)
-                elif left < 10:
+                if left < 10:
                     raise TimeoutError("no time was left")
-                else:
-                    run_in_process(name, path, options.quick, min(left, PARTS[name].seconds))
+                run_in_process(name, rows.path, options.quick, left if options.quick else min(left, PARTS[name][2]))
                 outcome = "done"
-            except Exception as error:
-                outcome = f"{type(error).__name__}: {error}"
-            outcomes.append({"part": name, "seconds": time.monotonic() - began, "outcome": outcome})
-            for table, rows in (json.loads(path.read_text()) if path.exists() else {}).items():
-                report.content["tables"].setdefault(table, []).extend(rows)
-            if output is not None:
-                report.save(output)
-    print(f"\n## parts\n\n{common.markdown(outcomes)}")
-    sys.exit(any(row["outcome"] != "done" for row in outcomes))
+            except (RuntimeError, TimeoutError) as error:
+                rows.num_failed += 1
+                outcome = str(error)
+            rows.add(part=name, seconds=time.monotonic() - began, outcome=outcome)
+    sys.exit(rows.num_failed > 0)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,20 @@
-"""The tests and benchmarks of a GPU: a function for each part, which adds rows to tables."""
+"""The parts of `make gpu`: functions that write each row as soon as it is measured, the most telling rows first."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import dataclasses
 import functools
+import importlib
+import importlib.util
+import json
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,165 +24,271 @@ import torch
 from stable_baselines3.common.env_util import make_vec_env
 
 import bridge
-from benchmarks import common
-from benchmarks import stepping as rollouts
-from benchmarks import training as trainings
-from benchmarks.common import Side
+import jaxenvs
+from benchmarks import stepping, training
+from benchmarks.cells import FLAT, PICTURES, make_cell, named_cells, quick_cells
+from benchmarks.common import CHECKOUT
+from benchmarks.never_slower import SHORTEST_RUN_SECONDS
+from benchmarks.peers.cell import GYMNASIUM, JAX, OURS, SBX, STOCK, Cell
+from benchmarks.peers.client import Worker
 from benchmarks.peers.worker import Setting, Training
 from jaxenvs import learn
+from jaxenvs.compilation import compiler_options, faults
 
-CHECKOUT = Path(__file__).parent.parent.parent
-ENV_ID = "CartPole-v1"
-ROUNDS = 5
-SETTINGS = {
-    "8 envs": trainings.SMALL,
-    "256 envs": trainings.LARGE,
-    "4096 envs": Setting(4096, 16, batch_size=16384, n_epochs=4),
+SECONDS, MOST_RUNS = 3.0, 5  # of the timed runs of a side
+ITERATIONS = 10
+
+CELLS = {
+    "ppo": [
+        Cell("PPO", FLAT[0], GYMNASIUM, 1, 512),
+        *(make_cell("PPO", FLAT[0], kind, 8) for kind in (GYMNASIUM, JAX)),
+        Cell("PPO", FLAT[0], JAX, 1024, 16, settings={"batch_size": 2048}),
+    ],
+    "others": [
+        make_cell("A2C", FLAT[0], GYMNASIUM, 8),
+        *(make_cell("DQN", FLAT[0], kind, 1) for kind in (GYMNASIUM, JAX)),
+        *(make_cell("SAC", "MlpPolicy 256-256, Pendulum-v1", kind, 1) for kind in (GYMNASIUM, JAX)),
+    ],
+    "pictures": [make_cell("DQN", PICTURES[0], GYMNASIUM, 1), *named_cells()],
 }
-ITERATIONS = 10  # in a run of what is compiled; of Stable-Baselines3, one
-NUM_SEEDS, NUM_STEPS = 20, 50
+SETTINGS = [Setting(n_envs, 16, batch_size=4 * n_envs, n_epochs=4) for n_envs in (2048, 4096, 32768)]
+SEEDS = (1, 64, 1024)
+OFF_POLICY = {
+    "SAC Pendulum-v1": ("Pendulum-v1", learn.SAC, learn.SACPolicy),
+    "DQN CartPole-v1": ("CartPole-v1", learn.DQN, learn.DQNPolicy),
+}
 
 
-class Tables(Protocol):
-    def add(self, table: str, rows: list[dict[str, Any]]) -> None: ...
+@dataclasses.dataclass
+class Rows:
+    """File of rows, each of which is on disk as soon as it is added.
+
+    Attributes:
+      path: a row of JSON in each line.
+      table: of the rows that are added.
+      quick: whether sizes are tiny, and each side runs once.
+      num_failed: the sides that failed, except for libraries that are not installed.
+    """
+
+    path: Path
+    table: str
+    quick: bool = False
+    num_failed: int = 0
+
+    def add(self, **row: Any) -> None:
+        line = json.dumps({"table": self.table, **row})
+        with self.path.open("a") as file:
+            file.write(f"{line}\n")
+        print(line, flush=True)
+
+    def time(self, run: Callable[[], Any], count: int, unit: str = "steps", **about: Any) -> float:
+        """Time a side after a warm-up, add its row, and return how many units it does per second in the median run.
+
+        Args:
+          run: does the work; what it returns is waited for.
+          count: units in one run.
+          about: further columns.
+        """
+        jax.block_until_ready(run())
+        seconds: list[float] = []
+        while not seconds or (not self.quick and len(seconds) < MOST_RUNS and sum(seconds) < SECONDS):
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            seconds.append(time.perf_counter() - start)
+        speed = count / statistics.median(seconds)
+        self.add(**about, **{f"{unit}_per_second": speed, "runs": len(seconds)})
+        return speed
+
+    @contextlib.contextmanager
+    def side(self, **about: Any) -> Iterator[None]:
+        """Run a side, so that its error is a row, and the other sides run."""
+        try:
+            yield
+        except Exception as error:
+            self.num_failed += not isinstance(error, ImportError)
+            what = "skipped" if isinstance(error, ImportError) else "failed"
+            self.add(**about, **{what: f"{type(error).__name__}: {str(error)[:200]}"})
 
 
-def device() -> str:
-    """Return the device on which PyTorch computes."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def devices() -> list[str]:
+    """Return the devices of PyTorch."""
+    return ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
 
 
-def jax_device() -> str:
-    """Return the device on which JAX computes, as the tables name it."""
-    return "CPU" if jax.default_backend() == "cpu" else "GPU"
+def miscompilations(rows: Rows) -> None:
+    """Run the reproducers of XLA's faults, which count wrong results."""
+    for find in (faults.count_wrong_sums, faults.count_wrong_rows, faults.count_wrong_shifts,
+                 faults.count_wrong_slices, faults.copies_in_loops):  # fmt: skip
+        with rows.side(reproducer=find.__name__):
+            rows.add(reproducer=find.__name__, found=int(find()))
 
 
-def tests(tables: Tables, quick: bool) -> None:
-    """The tests marked `gpu`.
+def tests(rows: Rows) -> None:
+    """Run the tests marked `gpu`.
 
     Raises:
-      RuntimeError: one failed, or none was run, as where this process has no GPU and all would be skipped.
+      RuntimeError: a test failed, or no test ran, as without a GPU.
     """
-    if not quick and (device(), jax_device()) != ("cuda", "GPU"):
-        raise RuntimeError(f"PyTorch computes on {device()} in this process, JAX on the {jax_device()}")
-    status = pytest.main(["-m", "gpu", str(CHECKOUT / "tests" / "gpu"), "-p", "no:cacheprovider", "-rA"])
-    tables.add("tests", [{"pytest": pytest.ExitCode(status).name}])
-    if status != pytest.ExitCode.OK and not (quick and status == pytest.ExitCode.NO_TESTS_COLLECTED):
+
+    class Outcomes:
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.when == "call" or not report.passed:
+                rows.add(test=report.nodeid.partition("::")[2], outcome=report.outcome, seconds=report.duration)
+
+    options = ["-m", "gpu", str(CHECKOUT / "tests" / "gpu"), "-p", "no:cacheprovider"]
+    status = pytest.main([*options, *(["--collect-only"] if rows.quick else [])], plugins=[Outcomes()])
+    if status != pytest.ExitCode.OK:
         raise RuntimeError(f"pytest ended with {pytest.ExitCode(status).name}; see above")
 
 
-def stepping(tables: Tables, quick: bool, env_ids: Sequence[str], nums_envs: Sequence[int]) -> None:
-    """Compiled random rollouts."""
-    for env_id in env_ids:
-        for num_envs in [4] if quick else nums_envs:
-            actions = rollouts.draw_actions(env_id, 2 if quick else NUM_STEPS, num_envs)
-            side = rollouts.compiled(rollouts.jaxenvs_functional(env_id, num_envs), actions)
-            [timing] = common.interleave({"": side}, 1 if quick else ROUNDS).values()
-            tables.add("stepping", [{"env": env_id, "num_envs": num_envs, "device": jax_device()} | timing.row()])
+def cells(rows: Rows, name: str) -> None:
+    """Compare scripts with `bridge` and `device="auto"` with stock SB3 on each device, and with SBX if it is there."""
+    sides = {OURS: (OURS, "auto"), **{f"{STOCK}, {device}": (STOCK, device) for device in reversed(devices())}}
+    if importlib.util.find_spec(SBX.lower()) is not None:
+        sides[SBX] = (SBX, "auto")
+    with contextlib.ExitStack() as closing, concurrent.futures.ThreadPoolExecutor() as pool:
+        workers: dict[str, tuple[Worker, int]] = {}
+
+        def begin(name: str, cell: Cell) -> Any:
+            side, device = sides[name]
+            if name not in workers:
+                worker = closing.enter_context(Worker("benchmarks.peers.cell"))
+                workers[name] = worker, worker.ask(do="load", side=side, environments=JAX)["threads"]
+            placed = dataclasses.replace(cell, settings=cell.settings | {"device": device})
+            return workers[name][0].ask(do="begin", cell=dataclasses.asdict(placed))
+
+        for cell in quick_cells()[:1] if rows.quick else CELLS[name]:
+            has_sbx = cell.algorithm in ("SAC", "DQN") and cell.environments == GYMNASIUM and not cell.has_images
+            names = [name for name in sides if name != SBX or has_sbx]
+            futures = {name: pool.submit(begin, name, cell) for name in names}
+            concurrent.futures.wait(futures.values())
+            speeds: dict[str, float] = {}
+            for name, future in futures.items():
+                with rows.side(cell=str(cell), side=name):
+                    try:
+                        begun, (worker, most) = future.result(), workers[name]
+                        count = 1 if rows.quick else math.ceil(SHORTEST_RUN_SECONDS / begun["iteration_seconds"])
+                        threads = most if cell.has_images else 1
+                        run = functools.partial(worker.ask, do="run", iterations=count, threads=threads)
+                        about = {"first_seconds": begun["first_seconds"], "plan": begun["plan"].replace("\n", "; ")}
+                        speeds[name] = rows.time(run, count * cell.rollout, cell=str(cell), side=name, **about)
+                    except Exception:
+                        workers.pop(name, None)  # the next cell gets another process
+                        raise
+            stock = [speed for name, speed in speeds.items() if name.startswith(STOCK)]
+            if stock and OURS in speeds:
+                rows.add(cell=str(cell), side=f"{OURS} / the faster {STOCK}", times=speeds[OURS] / max(stock))
 
 
-def vec_env(tables: Tables, quick: bool) -> None:
-    """`VecEnv.step`: NumPy in and out, and tensors that stay on the device."""
-    for num_envs in [4] if quick else [8, 1024, 4096]:
-        num_steps = 4 if quick else max(20, 2000 // num_envs)
-        actions = np.random.default_rng(0).integers(0, 2, (num_steps, num_envs))
-        sides = {}
-        for name, make in (
-            ("JaxVecEnv.step", bridge.make_vec_env),
-            ("JaxVecEnv.step_torch", bridge.make_vec_env),
-            ("DummyVecEnv.step", make_vec_env),
-        ):
-            venv = make(ENV_ID, num_envs, seed=0)
-            venv.reset()
-            steps: Any = torch.as_tensor(actions, device=device()) if "torch" in name else actions
-            sides[name] = Side(functools.partial(_step_through, venv, steps), actions.size)
-        timings = common.interleave(sides, 1 if quick else ROUNDS)
-        rows = [
-            {"num_envs": num_envs, "side": name, "device": jax_device() if "Jax" in name else "CPU"}
-            | {"us_per_call": 1e6 * num_envs / timing.steps_per_second}
-            for name, timing in timings.items()
-        ]
-        tables.add("vec_env", rows)
+def _peer(module: str) -> Callable[..., Training]:
+    def prepare(setting: Setting, iterations: int) -> Training:
+        peer = importlib.import_module(f"benchmarks.peers.{module}")
+        prepared: Training = peer.prepare(setting, iterations, {})
+        return prepared
+
+    return prepare
 
 
-def _step_through(venv: Any, actions: Any) -> None:
-    step = venv.step_torch if isinstance(actions, torch.Tensor) else venv.step
-    for action in actions:
-        step(action)
-    if device() == "cuda":
-        torch.cuda.synchronize()
+def ppo(rows: Rows) -> None:
+    """Train PPO with many environments, in one compiled function, beside other libraries."""
+    sides = {training.PURE: training.pure_training, training.PUREJAXRL: _peer("purejaxrl_style")}
+    sides |= {training.REJAX: _peer("rejax_worker")}
+    for setting in [training.QUICK] if rows.quick else SETTINGS:
+        for name, prepare in sides.items():
+            _time_training(rows, prepare, setting, side=name)
 
 
-def training(tables: Tables, quick: bool, names: Sequence[str], on_cpu: bool = False) -> None:
-    """Our sides in turns, with the policy on either device, and stock SB3.
-
-    Args:
-      names: in SETTINGS.
-      on_cpu: measure only our sides, on the CPU of the same machine, if this process has JAX there.
-    """
-    where = dict.fromkeys(["cpu", "cpu" if on_cpu else device()])
-    for setting in [trainings.QUICK] if quick else [SETTINGS[name] for name in names]:
-        pure = functools.partial(trainings.pure_training, setting, ITERATIONS)
-        sides: dict[str, Callable[[], Training]] = {"jaxenvs.learn, one compiled function": pure}
-        for at in where:
-            xla = functools.partial(bridge.PPO, engine="xla")
-            ours = functools.partial(_model, xla, bridge.make_vec_env, setting, ITERATIONS, at)
-            sides[f"bridge.PPO, policy on the {at}"] = ours
-        for name, make in (("DummyVecEnv", make_vec_env), ("JaxVecEnv", bridge.make_vec_env)):
-            for at in () if on_cpu else where:
-                stock = functools.partial(_model, stable_baselines3.PPO, make, setting, 1, at)
-                sides[f"stock SB3 on a {name}, policy on the {at}"] = stock
-        _compare(tables, setting, sides, quick)
+def _time_training(rows: Rows, prepare: Callable[..., Training], setting: Setting, **about: Any) -> None:
+    about = {"setting": str(setting), **about}
+    with rows.side(**about):
+        prepared = prepare(setting, ITERATIONS)
+        steps = ITERATIONS * setting.rollout
+        rows.time(prepared.run, steps, **about, compile_seconds=prepared.compile_seconds)
 
 
-def _model(algorithm: Any, make: Callable[..., Any], setting: Setting, iterations: int, where: str) -> Training:
-    venv, threads = make(ENV_ID, setting.n_envs, seed=0), torch.get_num_threads()
-    compiles = algorithm is not stable_baselines3.PPO
-    return trainings.model_training(algorithm, venv, setting, iterations, threads, compiles, device=where)
+def off_policy(rows: Rows) -> None:
+    """Train SAC and DQN in compiled functions; `cells` has the same through Stable-Baselines3."""
+    count = 20 if rows.quick else 2000
+    for what, (env_id, algorithm, policy) in OFF_POLICY.items():
+        for n_envs in (1,) if rows.quick else (1, 64):
+            with rows.side(what=what, n_envs=n_envs):
+                venv = jaxenvs.make_vec(env_id, n_envs)
+                settings = algorithm(learning_starts=100, buffer_size=100_000)
+                task = learn.Training(venv, policy.of(venv.env), settings, total_timesteps=10**9)
+                rows.time(_advancing(task, count), count, "iterations", what=what, n_envs=n_envs)
 
 
-def _compare(tables: Tables, setting: Setting, sides: dict[str, Callable[[], Training]], quick: bool) -> None:
-    """Time the sides in turns; one that fails is a row that says why."""
-    prepared: dict[str, Training] = {}
-    failed = []
-    about = {"setting": str(setting), "JAX on the": jax_device()}
-    for name, prepare in sides.items():
-        try:
-            prepared[name] = prepare()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            failed.append(about | {"side": name, "failed": reason})
-    rows = trainings.time_trainings(prepared, setting, 1 if quick else ROUNDS)
-    tables.add("training", [about | row for row in rows] + failed)
-    if failed:
-        raise RuntimeError(f"{len(failed)} of {len(sides)} sides failed, the first with {failed[0]['failed']}")
+def _advancing(task: learn.Training, count: int) -> Callable[[], None]:
+    advance = jax.jit(learn.advance, static_argnums=2, donate_argnums=1, compiler_options=compiler_options())
+    state = task.init(jax.random.key(0))
+
+    def run() -> None:
+        nonlocal state
+        state, _ = jax.block_until_ready(advance(task, state, count))
+
+    return run
 
 
-def seeds(tables: Tables, quick: bool) -> None:
-    """Measure one training, and many trainings by `vmap` in one compiled function."""
-    setting = trainings.QUICK if quick else SETTINGS["8 envs"]
-    count = 2 if quick else NUM_SEEDS
-    settings, steps = trainings.learner(setting, ITERATIONS), ITERATIONS * setting.rollout
-    sides, compile_seconds = {}, {}
-    keys = jax.random.split(jax.random.key(0), count)
+def seeds(rows: Rows) -> None:
+    """Train many seeds by `vmap` in one compiled function."""
+    setting = training.QUICK if rows.quick else training.SMALL
+    task = training.learner(setting, ITERATIONS)
+    for count in (1, 2) if rows.quick else SEEDS:
+        with rows.side(seeds=count):
+            keys, start = jax.random.split(jax.random.key(0), count), time.perf_counter()
+            compiled = jax.jit(jax.vmap(lambda key: learn.train(key, task))).lower(keys).compile()
+            seconds, steps = time.perf_counter() - start, count * ITERATIONS * setting.rollout
+            rows.time(functools.partial(compiled, keys), steps, seeds=count, compile_seconds=seconds)
 
-    def train(key: jax.Array) -> Any:
-        return learn.train(key, settings)
 
-    for name, function, argument, num in (
-        ("one seed", train, keys[0], 1),
-        (f"{count} seeds, vmap", jax.vmap(train), keys, count),
-    ):
+def games(rows: Rows) -> None:
+    """Train in MinAtar, and step LunarLander, whose step is a loop of 180 rounds."""
+    prepare = functools.partial(training.pure_training, env_id="MinAtar/Breakout-v1")
+    _time_training(rows, prepare, training.QUICK if rows.quick else SETTINGS[0], what="learn.PPO MinAtar/Breakout-v1")
+    n_envs, n_steps = (4, 2) if rows.quick else (4096, 20)
+    with rows.side(what="steps of LunarLander-v3"):
+        actions = stepping.draw_actions("LunarLander-v3", n_steps, n_envs)
+        side = stepping.compiled(stepping.jaxenvs_functional("LunarLander-v3", n_envs), actions)
+        rows.time(side.run, side.steps, what=f"steps of {n_envs} LunarLander-v3")
+
+
+def calls(rows: Rows) -> None:
+    """Time calls from Python: `VecEnv.step`, `predict`, and both in turns, with NumPy arrays and with tensors."""
+    for n_envs in (4,) if rows.quick else (1, 8, 1024):
+        env, host = (make("CartPole-v1", n_envs, seed=0) for make in (bridge.make_vec_env, make_vec_env))
+        observation, actions, _ = env.reset(), np.zeros(n_envs, np.int64), host.reset()
+        functions = {"JaxVecEnv.step": functools.partial(env.step, actions)}
+        functions["DummyVecEnv.step"] = functools.partial(host.step, actions)
+        for device in devices():
+            settings = {"n_steps": 16, "batch_size": 16 * n_envs, "seed": 0, "device": device}
+            stock, ours = (package.PPO("MlpPolicy", env, **settings) for package in (stable_baselines3, bridge))
+            tensor, acts = torch.as_tensor(observation, device=device), torch.as_tensor(actions, device=device)
+            functions |= {
+                f"step_torch, {device}": functools.partial(env.step_torch, acts),
+                f"predict(array), {device}": functools.partial(ours.predict, observation),
+                f"predict(array) of {STOCK}, {device}": functools.partial(stock.predict, observation),
+                f"predict(tensor), {device}": functools.partial(ours.predict, tensor),
+                f"predict(tensor) and step_torch, {device}": functools.partial(_act_in, env, ours, tensor),
+                f"predict(array) of {STOCK} and step, {device}": functools.partial(_act_in, env, stock, observation),
+            }
+        for name, function in functions.items():
+            with rows.side(call=name, n_envs=n_envs):
+                # `predict` is compiled beside its second hundred calls.
+                seconds = _repeat(function, 250 if "predict" in name and not rows.quick else 1)
+                count = 1 + int(0.1 / seconds)
+                rows.time(functools.partial(_repeat, function, count), count, "calls", call=name, n_envs=n_envs)
+
+
+def _act_in(env: Any, model: Any, observation: Any) -> None:
+    actions, _ = model.predict(observation)
+    (env.step_torch if isinstance(actions, torch.Tensor) else env.step)(actions)
+
+
+def _repeat(function: Callable[[], Any], count: int) -> float:
+    """Call a function, and return the seconds of the last call."""
+    for _ in range(count):
         start = time.perf_counter()
-        compiled = jax.jit(function).lower(argument).compile()
-        compile_seconds[name] = time.perf_counter() - start
-        sides[name] = Side(functools.partial(compiled, argument), num * steps)
-    timings = common.interleave(sides, 1 if quick else ROUNDS)
-    one = statistics.median(timings["one seed"].seconds)
-    rows = []
-    for name, timing in timings.items():
-        seconds = statistics.median(timing.seconds)
-        row = {"setting": str(setting), "device": jax_device(), "side": name, "seconds": seconds}
-        row |= {"times_one_seed": seconds / one, "steps_per_second": timing.steps_per_second}
-        rows.append(row | {"compile_seconds": compile_seconds[name]})
-    tables.add("seeds", rows)
+        function()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start

@@ -53,10 +53,6 @@ runs."""
                 columns = dict.fromkeys(column for row in rows for column in row if column != "met")
                 parts.extend([fill(ABOUT[table])] if table in ABOUT else [])
                 parts.append(markdown([_renamed({column: row.get(column) for column in columns}) for row in rows]))
-    if "gpu" not in results:
-        parts.append(
-            "## On a GPU\n\nFigures of one H200 are in [GPUs](../gpu.md#where-a-gpu-pays). `make gpu` measures more."
-        )
     bars = [bar for result in results.values() for bar in result["bars"]]
     missed = [bar for bar in bars if not bar["met"]]
     set_itself = f"The project set itself {len(bars)} targets for these figures. It missed {len(missed)}:"
@@ -79,7 +75,7 @@ def _about(name: str, result: dict[str, Any]) -> str:
     machine = result["machine"]
     where = f"{machine['cores']} cores of an {machine['cpu']}"
     if "gpu" in machine:
-        where = f"{machine['gpu']} (driver {machine['driver']}, CUDA {machine['cuda']}) and {where}"
+        where = f"{machine['gpu']} (CUDA {machine['cuda']}) and {where}"
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
     later = [f"- Measured in a later run: {_options(run['settings'])}" for run in result.get("later", ())]
     notes = "\n".join([*(f"- {note}" for note in result["notes"]), *later])

@@ -148,7 +148,7 @@ class Side:
 
         Returns:
           The seconds to create the model and run its first iteration, and the seconds of a later iteration. The memory
-          of the imports and, beyond it, the peak and current memory, in MB.
+          of the imports and, beyond it, the peak and current memory, in MB. The plan of a model of bridge.
         """
         start = time.perf_counter()
         self.cell = Cell(**cell)
@@ -160,8 +160,7 @@ class Side:
             self._environments(),
             policy_kwargs=None if layers is None else {"net_arch": layers},
             seed=0,
-            device="cpu",
-            **self._arguments(),
+            **{"device": "cpu", **self._arguments()},
         )
         self._learn(1)
         first_seconds = time.perf_counter() - start
@@ -182,6 +181,7 @@ class Side:
             "imports_megabytes": self.imports_megabytes,
             "peak_megabytes": beyond_imports,
             "kept_megabytes": kept,
+            "plan": str(getattr(self.model, "plan", "")),
         }
 
     def run(self, iterations: int, threads: int) -> dict[str, Any]:

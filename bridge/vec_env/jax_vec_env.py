@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
@@ -16,7 +15,7 @@ from jax.sharding import Mesh
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.configuration import with_own_settings
-from bridge.dlpack import to_jax, to_torch
+from bridge.dlpack import tensor_to_host, to_jax, to_torch
 from bridge.vec_env import argument_checks as checks
 from bridge.vec_env.actions import ActionChecker
 from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
@@ -170,16 +169,16 @@ class JaxVecEnv(BatchedVecEnv):
 
     @with_own_settings
     def step_torch(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, Any]:
-        """Step on the device: actions and results are tensors, shared through DLPack, and there are no infos.
+        """Step with tensors as actions and results, without infos. Tensors on the environments' device are not copied.
 
         Args:
-          actions: (num_envs, *shape of an action). On a CPU they are checked as in `step_async`; elsewhere only their
-            shape is checked, because reading them would wait for the device.
+          actions: (num_envs, *shape of an action). They are checked as in `step_async`. On a GPU that they share with
+            the environments only their shape is checked, because reading them would wait for the GPU.
 
         Returns:
           observation, reward float32, terminated bool, truncated bool, final_observation: with the leading axis
-            `num_envs`, on JAX's device. `final_observation` is the observation before any reset. Do not write into them
-            (see `to_torch`).
+            `num_envs`, on the device of the actions. `final_observation` is the observation before any reset. Do not
+            write into them (see `to_torch`).
 
         Raises:
           ValueError, TypeError: as in `step_async`, or actions are not a tensor.
@@ -190,14 +189,17 @@ class JaxVecEnv(BatchedVecEnv):
                 f"step_torch needs environments on one device, but these are on {self.mesh.size} devices."
             )
         instance("actions", actions, torch.Tensor, "a torch.Tensor")
-        if actions.device.type == "cpu":
-            action = jnp.asarray(self._check_action(actions.detach().numpy()))
-        else:
+        state = self._started()
+        action: Any
+        if actions.device.type != "cpu" and state.words.device.platform != "cpu":
             self._check_action.check_shape(actions.shape)
             action = to_jax(actions).astype(self._check_action.dtype)
-        state, self._state = self._started(), None
+        else:
+            action = self._check_action(tensor_to_host(actions))
+        self._state = None
         self._state, outputs = self.compiled.step_on_device(self._parameters, state, action)
-        observation, reward, terminated, truncated, final_observation = to_torch(outputs)
+        tensors = jax.tree.map(lambda tensor: tensor.to(actions.device), to_torch(outputs))
+        observation, reward, terminated, truncated, final_observation = tensors
         return observation, reward, terminated, truncated, final_observation
 
     def close(self) -> None:

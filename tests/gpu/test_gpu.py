@@ -209,9 +209,10 @@ import bridge, jax, jax.numpy as jnp, torch
 jax.block_until_ready(jnp.ones(8) + 1)
 free, total = torch.cuda.mem_get_info()
 tensor = torch.ones(int(0.4 * total) // 4, device="cuda")
-array = jax.block_until_ready(jnp.ones(int(0.2 * total) // 4, jnp.float32))
+# Two axes, as an index of JAX is an int32.
+array = jax.block_until_ready(jnp.ones((int(0.2 * total) // 4096, 1024), jnp.float32))
 torch.cuda.synchronize()
-print(json.dumps({"taken": (total - free) / total, "sum": float(tensor[-1] + float(array[-1]))}))
+print(json.dumps({"taken": (total - free) / total, "sum": float(tensor[-1] + float(array[-1, -1]))}))
 """
 
 

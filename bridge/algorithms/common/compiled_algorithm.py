@@ -165,7 +165,8 @@ class CompiledAlgorithm(BaseAlgorithm):
     ) -> tuple[Any, Any]:
         """Return the policy's actions for an observation, and the next state, as SB3's `predict`.
 
-        It is compiled where possible. For tensors and JAX arrays, the actions have the same type and device.
+        It is compiled where possible, and where neither the weights nor a tensor are on a GPU. For tensors and JAX
+        arrays, the actions have the same type and device.
 
         Args:
           observation: one observation or a batch, as SB3 takes it; or a tensor or a JAX array, or a dict of these.

@@ -1,6 +1,7 @@
 """Compiled `predict`: a policy as one small compiled function, for NumPy arrays, tensors and JAX columns.
 
-Tensors and JAX arrays are passed on without a copy to NumPy in between.
+Tensors and JAX arrays are passed on without a copy to NumPy in between. PyTorch predicts with weights or tensors on a
+GPU: calling a compiled function takes longer there than a whole forward pass in PyTorch (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ class Predictor:
         self._flat_shape = space.shape if is_flat else None
         self._is_recurrent = is_recurrent(policy)
         self._mask_size = mask_size(policy.action_space)
+        # On the device once, because copying them there waits for it.
+        box = policy.action_space if isinstance(policy.action_space, spaces.Box) else None
+        self._bounds = [torch.tensor(each, device=policy.device) for each in ((box.low, box.high) if box else ())]
 
     def is_current(self, policy: BasePolicy) -> bool:
         """Return whether this predictor was made for the policy as it is now, whatever its weights are."""
@@ -210,7 +214,7 @@ class Predictor:
     ) -> tuple[Any, Any]:
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation
         batch, is_batch = _as_batch(observation, self._policy.observation_space)
-        compiles = self._can_act(deterministic)
+        compiles = self._can_act(deterministic) and (is_jax or first.device.type == "cpu")
         if compiles:
             batch = batch if is_jax else map_parts(_for_jax, batch)
         else:
@@ -233,7 +237,7 @@ class Predictor:
             action = action if is_jax else to_torch(action)
         else:
             action, state = self._by_pytorch(batch, deterministic, state, seen)
-            action = to_jax(action.cpu()) if is_jax else action
+            action = to_jax(action if is_where_jax_computes(action) else action.cpu()) if is_jax else action
         if is_jax:
             action = jax.device_put(action, first.device)
         else:
@@ -257,17 +261,17 @@ class Predictor:
             action = action.reshape(-1, *(space.shape or ()))
         if not isinstance(space, spaces.Box):
             return action, state
-        low, high = (torch.as_tensor(bound, device=action.device) for bound in (space.low, space.high))
+        low, high = (bound.to(action.device) for bound in self._bounds)
         if policy.squash_output:
             return low + 0.5 * (action + 1) * (high - low), state
         return torch.clamp(action, low, high), state
 
 
 def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
-    """Return the policy as compiled functions; None if it has no translation, or if it is slower compiled."""
+    """Return the policy as compiled functions; None if it has no translation, or if PyTorch is faster."""
     try:
         require_usable()
-        if is_slower_compiled(policy) or keeps_changing(policy):
+        if policy.device.type != "cpu" or is_slower_compiled(policy) or keeps_changing(policy):
             return None
         snapshot.require_pure()
         network = export_acting(policy)
