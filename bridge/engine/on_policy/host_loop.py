@@ -191,12 +191,16 @@ class HostRollout:
 
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
         # StepInfos have `episode` only where an episode ended, and are created when they are read.
-        if ended or type(infos) is not StepInfos:
+        if type(infos) is StepInfos:
+            ends = infos.at_ends(ended) if ended else []
+            self._algorithm._update_info_buffer(ends, np.ones(len(ends), bool))
+        else:
             self._algorithm._update_info_buffer(infos, dones)
-        for index in ended:
-            if infos[index].get("TimeLimit.truncated", False) and infos[index].get("terminal_observation") is not None:
+            ends = [infos[index] for index in ended]
+        for index, info in zip(ended, ends):
+            if info.get("TimeLimit.truncated", False) and info.get("terminal_observation") is not None:
                 # A copy, because environments may reuse the memory before the rollout ends.
-                last = jax.tree.map(np.array, infos[index]["terminal_observation"])
+                last = jax.tree.map(np.array, info["terminal_observation"])
                 memory = jax.tree.map(operator.itemgetter(index), self._memory)
                 self._truncated.append((step, index, last, memory))
 
