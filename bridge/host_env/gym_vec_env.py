@@ -162,7 +162,6 @@ class GymVecEnv(HostVecEnv):
     def as_arrays(self, observation: Any) -> Any:
         """Return observations that are tensors as new arrays, in the space's dtypes."""
 
-
         def convert(dtype: Any, part: torch.Tensor) -> np.ndarray:
             # What comes from a GPU is a copy already.
             return np.array(as_array(part), dtype, copy=part.device.type == "cpu" or None)
@@ -236,12 +235,12 @@ class GymVecEnv(HostVecEnv):
             return stack(observation, final[ended]) if is_objects else take(final, ended)
         if self.tensor_device is None:
             raise ValueError(
-                "vector_env declares auto-reset SAME_STEP, so its infos must hold final_obs, the last observation, when "
-                f"an episode ends. The infos of environments {ended.tolist()} hold {sorted(info)}."
+                "vector_env declares auto-reset SAME_STEP, so its infos must hold final_obs, the last observation, "
+                f"when an episode ends. The infos of environments {ended.tolist()} hold {sorted(info)}."
             )
         warnings.warn(
             "The infos of vector_env hold no final_obs, the last observation, when an episode ends. Episodes that it "
-            "truncates therefore count as terminated: nothing is known from which to estimate what would have followed.",
+            "truncates therefore count as terminated: without the observation, no value of what follows can be added.",
             stacklevel=2,
         )
         return None
@@ -251,7 +250,7 @@ class GymVecEnv(HostVecEnv):
 
         Such code must hold a reference to it. Call this with the observations in a single local variable.
         """
-        if self.tensor_device is not None:  # whoever keeps tensors copies them, but `_begin_episodes` writes into them
+        if self.tensor_device is not None:  # they are copied where they are stored; `_begin_episodes` writes into them
             return observation if self._partial_reset is None else map_parts(torch.clone, observation)
         # A separate statement, because an expression that contains the observations would hold a reference too.
         is_ours = self._is_pool or (isinstance(observation, np.ndarray) and is_unshared(observation))

@@ -123,10 +123,10 @@ def _reset_cartpoles(vector_env: Any, env_indices: np.ndarray) -> tuple[Any, dic
 def require_vector_env(vector_env: VectorEnv[Any, Any, Any]) -> None:
     """Raise unless this is a vector environment that steps all its environments at once.
 
-    Isaac Lab's environments are no subclasses of `gymnasium.vector.VectorEnv`, and have the same methods and attributes.
+    Isaac Lab's environments have its attributes, but are no subclasses of `gymnasium.vector.VectorEnv`.
     """
-    is_alike = all(hasattr(vector_env, name) for name in ("num_envs", "single_observation_space", "single_action_space"))
-    if not (is_alike or isinstance(vector_env, gymnasium.vector.VectorEnv)):
+    names = "num_envs", "single_observation_space", "single_action_space"
+    if not isinstance(vector_env, gymnasium.vector.VectorEnv) and not all(hasattr(vector_env, name) for name in names):
         raise TypeError(f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}.")
     if getattr(vector_env.unwrapped, "is_async", False) is True:
         raise ValueError("vector_env must step all environments at once: make the EnvPool with batch_size = num_envs.")

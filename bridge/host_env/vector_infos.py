@@ -18,8 +18,8 @@ def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> list
     """Return the infos of some environments, as a dict of Python numbers and arrays for each.
 
     Args:
-      info: arrays or tensors with a leading axis of `num_rows`, or dicts of them. If there is a mask `_key`, only the environments
-        in it have `key`. A value without such an axis belongs to all of them.
+      info: arrays or tensors with a leading axis of `num_rows`, or dicts of them. If there is a mask `_key`, only the
+        environments in it have `key`. A value without such an axis belongs to all of them.
       rows: the rows of these arrays to return, one for each of these environments.
       num_rows: the length of the leading axis.
     """

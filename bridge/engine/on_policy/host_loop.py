@@ -22,8 +22,9 @@ from bridge.engine.session import Session
 from bridge.engine.user_code.overrides import BETWEEN_ROLLOUTS, keeps_observations, run_no_user_code
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import Infos, OnPolicy
+from bridge.translate.pytorch.vectors import Vector
 from bridge.vec_env.actions import as_sb3_gives
-from jaxenvs.learn import Masked, Recalled
+from jaxenvs.learn import Masked, Recalled, Rollout
 from jaxenvs.learn.interfaces import Arrays, Observation
 
 # The last observations of truncated episodes are evaluated in batches of at most this many.
@@ -34,14 +35,17 @@ MOST_ROWS = 256
 MOST_WATCHED = 2**17
 
 
-def can_evaluate_later(plan: Plan, env: VecEnv) -> bool:
+def can_evaluate_later(plan: Plan, env: VecEnv, is_cheap: bool = False) -> bool:
     """Return whether values may be computed for all steps at once, after the rollout.
 
     Not if code of the user is called in the steps, or if environments may overwrite their observations.
+
+    Args:
+      is_cheap: whether weights can be compared after each step in little time.
     """
     assert plan.params is not None
     # Comparing weights on a GPU would bring them to the host in each step.
-    is_cheap = plan.params.length <= MOST_WATCHED and plan.params.tensors[0].device.type == "cpu"
+    is_cheap |= plan.params.length <= MOST_WATCHED and plan.params.tensors[0].device.type == "cpu"
     return (
         (is_cheap or run_no_user_code(env)) and keeps_observations(env) and BETWEEN_ROLLOUTS.issuperset(plan.user_code)
     )
@@ -122,7 +126,7 @@ class HostRollout:
         observation: Any = algorithm._last_obs
         seen = self._seen(observation)
         actions, to_env, *rest = self._act(seen, step)
-        new_obs, rewards, dones, infos = self._env.step(as_sb3_gives(to_env, self._env.action_space))
+        new_obs, rewards, dones, infos = self._step_env(to_env)
         algorithm.num_timesteps += self._env.num_envs
         before = self._memory
         if before is not None:
@@ -134,7 +138,9 @@ class HostRollout:
         if not self._callback.on_step():
             return False
         self._end_episodes(step, ended, infos, dones)
-        self._store(step, observation, seen, actions, rewards)
+        self._store(step, observation, seen, actions)
+        self._buffer.rewards[step], self._buffer.episode_starts[step] = rewards, algorithm._last_episode_starts
+        self._buffer.pos = step + 1
         algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
         if before is not None and step == self._n_steps - 1:
             algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
@@ -159,14 +165,18 @@ class HostRollout:
         plan, algorithm = self._plan, self._algorithm
         assert plan.params is not None
         assert self._actor is not None
-        if plan.acts_as_planned(algorithm.policy) and same_numbers(plan.params.read(), self._weights):
+        if plan.acts_as_planned(algorithm.policy) and self._has_same_weights(plan.params):
             return
-        evaluated = self._actor.evaluate_steps(read_rollout(self._buffer), self._weights)
+        evaluated = self._actor.evaluate_steps(self._rollout(), self._weights)
         self._buffer.values[: step + 1], self._buffer.log_probs[: step + 1] = (each[: step + 1] for each in evaluated)
         self._add_last_values()
         self._actor = None
         if self._memory is not None:
             algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
+
+    def _has_same_weights(self, params: Vector) -> bool:
+        """Return whether the weights are those with which the actor acts."""
+        return same_numbers(params.read(), self._weights)
 
     def _seen(self, observation: Arrays) -> Observation:
         """Return the policy's input: the observation, with action masks or the recurrent state if there are any."""
@@ -189,6 +199,9 @@ class HostRollout:
             self._algorithm.policy.reset_noise(self._env.num_envs)
         return _act_in_torch(self._algorithm, seen)
 
+    def _step_env(self, to_env: Any) -> Any:
+        return self._env.step(as_sb3_gives(to_env, self._env.action_space))
+
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
         # StepInfos have `episode` only where an episode ended, and are created when they are read.
         if type(infos) is StepInfos:
@@ -204,8 +217,8 @@ class HostRollout:
                 memory = jax.tree.map(operator.itemgetter(index), self._memory)
                 self._truncated.append((step, index, last, memory))
 
-    def _store(self, step: int, observation: Any, seen: Any, actions: Any, rewards: Any) -> None:
-        """Do what SB3's `buffer.add` does, except for values and log-probabilities."""
+    def _store(self, step: int, observation: Any, seen: Any, actions: Any) -> None:
+        """Store observations, actions and action masks as SB3's `buffer.add` does."""
         buffer: Any = self._buffer
         if isinstance(observation, dict):
             for name, part in observation.items():
@@ -215,28 +228,39 @@ class HostRollout:
         if isinstance(seen, Masked):
             buffer.action_masks[step] = seen.action_mask
         buffer.actions[step] = actions.reshape(self._env.num_envs, -1)
-        buffer.rewards[step] = rewards
-        buffer.episode_starts[step] = self._algorithm._last_episode_starts
-        buffer.pos = step + 1
+
+    def _rollout(self) -> Rollout:
+        """Return what was stored until now, as compiled functions take it."""
+        return read_rollout(self._buffer)
+
+    def _last_seen(self) -> Observation:
+        """Return the policy's input after the last step, without action masks."""
+        observation: Any = self._algorithm._last_obs
+        if self._memory is None:
+            return observation
+        return Recalled(observation, self._memory, np.asarray(self._algorithm._last_episode_starts, bool))
 
     def _finish(self) -> None:
-        algorithm, buffer = self._algorithm, self._buffer
-        new_obs, dones = algorithm._last_obs, algorithm._last_episode_starts
+        algorithm, buffer, dones = self._algorithm, self._buffer, self._algorithm._last_episode_starts
         buffer.full = True
         self._add_last_values()
         if self._actor is not None:
             ends = np.concatenate([buffer.episode_starts[1:], np.asarray(dones, buffer.episode_starts.dtype)[None]])
-            last = new_obs if self._memory is None else Recalled(new_obs, self._memory, np.asarray(dones, bool))
-            results = self._actor.evaluate(read_rollout(buffer), ends, last, buffer.gamma, buffer.gae_lambda)
+            evaluated = self._rollout(), ends, self._last_seen()
+            results = self._actor.evaluate(*evaluated, buffer.gamma, buffer.gae_lambda)
             buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
         else:
-            observation = obs_as_tensor(new_obs, algorithm.device)
+            observation = obs_as_tensor(algorithm._last_obs, algorithm.device)
             values = values_in_torch(algorithm, observation, self._memory, dones)
             buffer.compute_returns_and_advantage(last_values=values, dones=dones)
+        self._complete()
         if needs_rollouts(self._callback):
             self._callback.on_rollout_end()
         if self._runs_user_code or self._shows_ends:
             self._session.forget()
+
+    def _complete(self) -> None:
+        """Complete the buffer, before other code may see it."""
 
     def _add_last_values(self) -> None:
         """Add the discounted values of the last observations of truncated episodes to the rewards, each value once.

@@ -38,7 +38,7 @@ class TorchCartPole(gymnasium.vector.VectorEnv):
     def step(self, actions):
         assert isinstance(actions, torch.Tensor)
         assert (actions.dtype, actions.device.type) == (torch.int64, self.device)
-        x, x_dot, theta, theta_dot = self.state
+        _, x_dot, theta, theta_dot = self.state
         force = torch.where(actions == 1, FORCE, -FORCE).double()
         cosine, sine = torch.cos(theta), torch.sin(theta)
         temporary = (force + POLE_MASS * LENGTH * torch.square(theta_dot) * sine) / MASS
