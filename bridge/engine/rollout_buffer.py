@@ -1,20 +1,15 @@
-"""Write rollouts into SB3's rollout buffers, and read them for compiled updates."""
+"""Write compiled rollouts into SB3's rollout buffers, and read them for compiled updates."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
 import numpy as np
-import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
-from bridge.dlpack import to_jax
 from bridge.engine.lstm_state import Memory
-from bridge.host_env.batches import as_array
-from bridge.observations import map_parts
 from bridge.translate.policies.exported_network import export_encoding, from_host
 from jaxenvs.learn import Masked, Recalled, Rollout
 
@@ -111,42 +106,3 @@ def read_rollout(buffer: RolloutBuffer) -> Rollout:
         advantage=scalar(buffer.advantages),
         returns=scalar(buffer.returns),
     )
-
-
-class DeviceArrays:
-    """The observations and actions of a rollout on a device, while SB3's buffer has all of its other arrays.
-
-    Attributes:
-      observations, actions: tensors with the structure, shapes and dtypes of the buffer's arrays.
-    """
-
-    def __init__(self, buffer: Any, device: torch.device) -> None:
-        """Allocate the tensors."""
-        self._buffer = buffer
-
-        def like(array: np.ndarray) -> torch.Tensor:
-            return torch.empty_like(torch.from_numpy(array), device=device)
-
-        self.observations, self.actions = map_parts(like, buffer.observations), like(buffer.actions)
-
-    def read(self) -> Rollout:
-        """Return the rollout, as `read_rollout` does, with JAX arrays that share the memory of the tensors."""
-        is_discrete = isinstance(self._buffer.action_space, spaces.Discrete)
-        observations, actions = to_jax((self.observations, self.actions[..., 0] if is_discrete else self.actions))
-        return dataclasses.replace(read_rollout(self._buffer), observation=observations, action=actions)
-
-    def write_back(self) -> None:
-        """Write what was collected until now into the buffer."""
-        count = self._buffer.pos
-
-        def write(tensor: torch.Tensor, array: np.ndarray) -> None:
-            array[:count] = as_array(tensor[:count])
-
-        map_parts(write, self.observations, self._buffer.observations)
-        write(self.actions, self._buffer.actions)
-
-
-def on_device(rollout: Rollout) -> Rollout:
-    """Return a rollout all of whose arrays are on JAX's device."""
-    moved: Rollout = jax.device_put(rollout, jax.local_devices()[0])
-    return moved

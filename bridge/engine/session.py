@@ -18,8 +18,8 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import forget_graph
 from bridge.engine.callbacks.known import looks, needs_rollouts
+from bridge.engine.on_policy.device_arrays import DeviceArrays
 from bridge.engine.plan import Plan, make_plan
-from bridge.engine.rollout_buffer import DeviceArrays
 from bridge.engine.user_code.overrides import inner_environments, run_no_user_code
 from bridge.engine.user_code.signals import has_handlers
 from bridge.sb3 import Algorithm
@@ -65,9 +65,10 @@ class Session:
 
     def keep(self, arrays: DeviceArrays, callback: BaseCallback) -> None:
         """Leave a rollout on the device for the next update, unless other code may see SB3's buffer before."""
-        self.device_arrays = arrays
-        if not self._is_training or needs_rollouts(callback) or has_handlers():
-            self.write_back()
+        plan = self.plan
+        is_ours = self._is_training and plan is not None and plan.learner is not None and not plan.user_code
+        if is_ours and not needs_rollouts(callback) and not has_handlers():
+            self.device_arrays = arrays
 
     def write_back(self) -> None:
         """Complete SB3's rollout buffer."""

@@ -161,12 +161,7 @@ class GymVecEnv(HostVecEnv):
 
     def as_arrays(self, observation: Any) -> Any:
         """Return observations that are tensors as new arrays, in the space's dtypes."""
-
-        def convert(dtype: Any, part: torch.Tensor) -> np.ndarray:
-            # What comes from a GPU is a copy already.
-            return np.array(as_array(part), dtype, copy=part.device.type == "cpu" or None)
-
-        return map_parts(convert, self._dtypes, observation)
+        return map_parts(lambda dtype, part: np.array(as_array(part), dtype), self._dtypes, observation)
 
     def _finish(self) -> tuple[Any, np.ndarray, np.ndarray, StepInfos]:
         """Wait for the step; return what `step` does, with observations of the vector environment's kind."""

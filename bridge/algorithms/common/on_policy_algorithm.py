@@ -27,11 +27,11 @@ from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.engine.callbacks.known import looks, needs_rollouts, rollouts_per_call, steps_until_needed
 from bridge.engine.callbacks.taken_steps import count_steps
 from bridge.engine.on_policy import compiled_training, sb3_loop
-from bridge.engine.on_policy.device_rollout import DeviceRollout, stays_on_device
+from bridge.engine.on_policy.device_arrays import on_device, stays_on_device
 from bridge.engine.on_policy.host_loop import HostRollout, can_evaluate_later
 from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
-from bridge.engine.rollout_buffer import on_device, read_rollout
+from bridge.engine.rollout_buffer import read_rollout
 from bridge.engine.runtime import compile_meanwhile, keep_freed_memory
 from bridge.engine.update import rollout_update, update_from_rollout
 from bridge.engine.user_code.signals import handlers_wait
@@ -216,9 +216,8 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             if plan.mode is Mode.COMPILED:
                 return self._collect_compiled(plan, callback, rollout_buffer)
         if has_begun or (is_quiet and plan.mode is Mode.ACTING and can_evaluate_later(plan, env, stays)):
-            rollout = DeviceRollout if stays else HostRollout
-            same_noise = self._steps_of_same_noise()
-            return rollout(self, self._session, plan, env, callback, rollout_buffer, same_noise).run(has_begun)
+            arguments = self, self._session, plan, env, callback, rollout_buffer, self._steps_of_same_noise(), stays
+            return HostRollout(*arguments).run(has_begun)
         # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a checkpoint.
         # A training that continues from the checkpoint draws them again, so it needs the states from before.
         self._random_before_rollout = get_random_state() if self.use_sde else None
@@ -276,7 +275,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             self._compiling = None
         settings, arrays = self._settings_now(), self._session.device_arrays
         with handlers_wait():
-            rollout = None if arrays is None else on_device(arrays.read())
+            rollout = None if arrays is None else arrays.read()
             self.key, metrics = update_from_rollout(plan, *self._update(plan, settings, rollout))
         self._record_compile_time()
         self._record_updates([settings], [metrics])

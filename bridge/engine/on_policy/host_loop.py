@@ -16,13 +16,13 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.engine.acting import EvaluatingActor, unscaled
 from bridge.engine.callbacks.known import needs_rollouts, shows_ends
 from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
+from bridge.engine.on_policy.device_arrays import DeviceArrays
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
 from bridge.engine.session import Session
 from bridge.engine.user_code.overrides import BETWEEN_ROLLOUTS, keeps_observations, run_no_user_code
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import Infos, OnPolicy
-from bridge.translate.pytorch.vectors import Vector
 from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.learn import Masked, Recalled, Rollout
 from jaxenvs.learn.interfaces import Arrays, Observation
@@ -35,17 +35,17 @@ MOST_ROWS = 256
 MOST_WATCHED = 2**17
 
 
-def can_evaluate_later(plan: Plan, env: VecEnv, is_cheap: bool = False) -> bool:
+def can_evaluate_later(plan: Plan, env: VecEnv, stays: bool) -> bool:
     """Return whether values may be computed for all steps at once, after the rollout.
 
     Not if code of the user is called in the steps, or if environments may overwrite their observations.
 
     Args:
-      is_cheap: whether weights can be compared after each step in little time.
+      stays: whether the rollout stays on a device.
     """
     assert plan.params is not None
-    # Comparing weights on a GPU would bring them to the host in each step.
-    is_cheap |= plan.params.length <= MOST_WATCHED and plan.params.tensors[0].device.type == "cpu"
+    # Comparing weights on a GPU would bring them to the host in each step, unless the rollout is there too.
+    is_cheap = stays or (plan.params.length <= MOST_WATCHED and plan.params.tensors[0].device.type == "cpu")
     return (
         (is_cheap or run_no_user_code(env)) and keeps_observations(env) and BETWEEN_ROLLOUTS.issuperset(plan.user_code)
     )
@@ -64,6 +64,7 @@ class HostRollout:
       env, callback: called as by SB3. The callback is shown at most the ends of episodes.
       buffer: is overwritten.
       sde_sample_freq: for how many steps the noise stays the same.
+      stays: whether observations and actions stay on the device of `env`, as long as compiled functions act.
     """
 
     def __init__(
@@ -75,10 +76,12 @@ class HostRollout:
         callback: BaseCallback,
         buffer: RolloutBuffer,
         sde_sample_freq: int,
+        stays: bool,
     ) -> None:
         self._algorithm, self._session, self._plan, self._env = algorithm, session, plan, env
         self._callback, self._buffer = callback, buffer
         self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
+        self._stays, self._arrays = stays, None
         self._runs_user_code = session.runs_user_code
         self._shows_ends, self._is_quiet = shows_ends(callback), False
         # Last observations of truncated episodes: step, environment, observation, recurrent state.
@@ -114,11 +117,15 @@ class HostRollout:
             assert plan.params is not None
             self._actor, self._weights = plan.actor, np.array(plan.params.read())
             self._actor.refresh()
+            self._arrays = DeviceArrays(self._env, self._buffer, plan.params) if self._stays else None
             self._noise = self._actor.draw_noise(num_envs, self._n_steps, self._sde_sample_freq)
-        for step in range(self._n_steps):
-            if not self._step(step):
-                return False
-        self._finish()
+        try:
+            for step in range(self._n_steps):
+                if not self._step(step):
+                    return False
+            self._finish()
+        finally:
+            self._leave_device()
         return True
 
     def _step(self, step: int) -> bool:
@@ -126,7 +133,10 @@ class HostRollout:
         observation: Any = algorithm._last_obs
         seen = self._seen(observation)
         actions, to_env, *rest = self._act(seen, step)
-        new_obs, rewards, dones, infos = self._step_env(to_env)
+        if self._arrays is None:
+            new_obs, rewards, dones, infos = self._env.step(as_sb3_gives(to_env, self._env.action_space))
+        else:
+            new_obs, rewards, dones, infos = self._arrays.step(step, actions, to_env)
         algorithm.num_timesteps += self._env.num_envs
         before = self._memory
         if before is not None:
@@ -138,9 +148,7 @@ class HostRollout:
         if not self._callback.on_step():
             return False
         self._end_episodes(step, ended, infos, dones)
-        self._store(step, observation, seen, actions)
-        self._buffer.rewards[step], self._buffer.episode_starts[step] = rewards, algorithm._last_episode_starts
-        self._buffer.pos = step + 1
+        self._store(step, observation, seen, actions, rewards)
         algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
         if before is not None and step == self._n_steps - 1:
             algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
@@ -165,22 +173,23 @@ class HostRollout:
         plan, algorithm = self._plan, self._algorithm
         assert plan.params is not None
         assert self._actor is not None
-        if plan.acts_as_planned(algorithm.policy) and self._has_same_weights(plan.params):
+        arrays, params = self._arrays, plan.params
+        is_same = same_numbers(params.read(), self._weights) if arrays is None else arrays.has_weights(params)
+        if is_same and plan.acts_as_planned(algorithm.policy):
             return
         evaluated = self._actor.evaluate_steps(self._rollout(), self._weights)
         self._buffer.values[: step + 1], self._buffer.log_probs[: step + 1] = (each[: step + 1] for each in evaluated)
         self._add_last_values()
         self._actor = None
+        self._leave_device()
         if self._memory is not None:
             algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
-
-    def _has_same_weights(self, params: Vector) -> bool:
-        """Return whether the weights are those with which the actor acts."""
-        return same_numbers(params.read(), self._weights)
 
     def _seen(self, observation: Arrays) -> Observation:
         """Return the policy's input: the observation, with action masks or the recurrent state if there are any."""
         algorithm = self._algorithm
+        if self._arrays is not None:
+            return self._arrays.to_policy(observation, self._buffer.pos)
         if algorithm._masks:
             masks = np.stack(self._env.env_method("action_masks"))
             return Masked(observation, masks.reshape(self._env.num_envs, -1))
@@ -194,13 +203,11 @@ class HostRollout:
         That is: values and log-probabilities, if PyTorch acts; and the next state of a recurrent policy.
         """
         if self._actor is not None:
-            return self._actor.act(seen, None if self._noise is None else self._noise[step])
+            act = self._actor.act if self._arrays is None else self._actor.act_on_device
+            return act(seen, None if self._noise is None else self._noise[step])
         if self._algorithm.use_sde and step % self._sde_sample_freq == 0:
             self._algorithm.policy.reset_noise(self._env.num_envs)
         return _act_in_torch(self._algorithm, seen)
-
-    def _step_env(self, to_env: Any) -> Any:
-        return self._env.step(as_sb3_gives(to_env, self._env.action_space))
 
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
         # StepInfos have `episode` only where an episode ended, and are created when they are read.
@@ -217,50 +224,58 @@ class HostRollout:
                 memory = jax.tree.map(operator.itemgetter(index), self._memory)
                 self._truncated.append((step, index, last, memory))
 
-    def _store(self, step: int, observation: Any, seen: Any, actions: Any) -> None:
-        """Store observations, actions and action masks as SB3's `buffer.add` does."""
+    def _store(self, step: int, observation: Any, seen: Any, actions: Any, rewards: Any) -> None:
+        """Do what SB3's `buffer.add` does, except for values and log-probabilities."""
         buffer: Any = self._buffer
-        if isinstance(observation, dict):
+        if self._arrays is not None:
+            pass  # it has stored them
+        elif isinstance(observation, dict):
             for name, part in observation.items():
                 buffer.observations[name][step] = part.reshape(buffer.observations[name].shape[1:])
         else:
             buffer.observations[step] = observation.reshape(buffer.observations.shape[1:])
         if isinstance(seen, Masked):
             buffer.action_masks[step] = seen.action_mask
-        buffer.actions[step] = actions.reshape(self._env.num_envs, -1)
+        if self._arrays is None:
+            buffer.actions[step] = actions.reshape(self._env.num_envs, -1)
+        buffer.rewards[step] = rewards
+        buffer.episode_starts[step] = self._algorithm._last_episode_starts
+        buffer.pos = step + 1
 
     def _rollout(self) -> Rollout:
-        """Return what was stored until now, as compiled functions take it."""
-        return read_rollout(self._buffer)
+        return read_rollout(self._buffer) if self._arrays is None else self._arrays.read()
 
-    def _last_seen(self) -> Observation:
-        """Return the policy's input after the last step, without action masks."""
-        observation: Any = self._algorithm._last_obs
-        if self._memory is None:
-            return observation
-        return Recalled(observation, self._memory, np.asarray(self._algorithm._last_episode_starts, bool))
+    def _leave_device(self) -> None:
+        """Let SB3's attributes have what is on the device, unless the next update reads it there."""
+        arrays, self._arrays = self._arrays, None
+        if arrays is None:
+            return
+        if self._session.device_arrays is not arrays:
+            arrays.write_back()
+        self._algorithm._last_obs = self._env.as_arrays(self._algorithm._last_obs)  # type: ignore[attr-defined]
 
     def _finish(self) -> None:
-        algorithm, buffer, dones = self._algorithm, self._buffer, self._algorithm._last_episode_starts
+        algorithm, buffer = self._algorithm, self._buffer
+        new_obs, dones = algorithm._last_obs, algorithm._last_episode_starts
         buffer.full = True
         self._add_last_values()
         if self._actor is not None:
             ends = np.concatenate([buffer.episode_starts[1:], np.asarray(dones, buffer.episode_starts.dtype)[None]])
-            evaluated = self._rollout(), ends, self._last_seen()
-            results = self._actor.evaluate(*evaluated, buffer.gamma, buffer.gae_lambda)
+            last = new_obs if self._memory is None else Recalled(new_obs, self._memory, np.asarray(dones, bool))
+            last = last if self._arrays is None else self._arrays.to_policy(last)
+            results = self._actor.evaluate(self._rollout(), ends, last, buffer.gamma, buffer.gae_lambda)
             buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
         else:
-            observation = obs_as_tensor(algorithm._last_obs, algorithm.device)
+            observation = obs_as_tensor(new_obs, algorithm.device)
             values = values_in_torch(algorithm, observation, self._memory, dones)
             buffer.compute_returns_and_advantage(last_values=values, dones=dones)
-        self._complete()
+        if self._arrays is not None:
+            self._session.keep(self._arrays, self._callback)
+            self._leave_device()
         if needs_rollouts(self._callback):
             self._callback.on_rollout_end()
         if self._runs_user_code or self._shows_ends:
             self._session.forget()
-
-    def _complete(self) -> None:
-        """Complete the buffer, before other code may see it."""
 
     def _add_last_values(self) -> None:
         """Add the discounted values of the last observations of truncated episodes to the rewards, each value once.

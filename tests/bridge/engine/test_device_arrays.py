@@ -9,8 +9,8 @@ from gymnasium.vector import AutoresetMode
 
 import bridge
 from bridge import GymVecEnv
-from bridge.engine.on_policy import device_rollout
-from bridge.engine.rollout_buffer import DeviceArrays
+from bridge.engine.on_policy import device_arrays
+from bridge.engine.on_policy.device_arrays import DeviceArrays
 from bridge.host_env import gym_vec_env
 from bridge.host_env.batches import as_array
 from tests.bridge.host_env.vector_envs.torch_cartpole import TorchCartPole
@@ -64,7 +64,7 @@ def stay(monkeypatch):
 
     def stay():
         written = []
-        monkeypatch.setattr(device_rollout, "HOST", None)
+        monkeypatch.setattr(device_arrays, "HOST", None)
         monkeypatch.setattr(DeviceArrays, "write_back", lambda self: written.append(self) or WRITE_BACK(self))
         return written
 
