@@ -67,7 +67,7 @@ def device_of(batch: Any) -> torch.device | None:
 
 def as_array(value: Any) -> np.ndarray:
     """Return a NumPy array of what may be a tensor, on any device. It shares memory with a tensor on the CPU."""
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    return value.numpy(force=True) if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
 def references_are_counted() -> bool:

@@ -55,9 +55,9 @@ class StepInfos(list[dict[str, Any]]):
 
         The infos of the others are not made for it.
         """
-        if self._make is None or self._of_ends is None:
-            return [self[index] for index in env_indices]
-        return self._of_ends()
+        if env_indices and self._make is not None and self._of_ends is not None:
+            return self._of_ends()
+        return [self[index] for index in env_indices]
 
     def __len__(self) -> int:
         return super().__len__() if self._make is None else self._make[0].num_envs

@@ -75,6 +75,10 @@ class DeviceArrays:
 
         self._env, self._buffer, self._weights = env, buffer, _flat(params)
         self._observations, self._actions = map_parts(like, buffer.observations), like(buffer.actions)
+        space: Any = env.action_space
+        bounds = (space.low, space.high) if isinstance(space, spaces.Box) else ()
+        self._bounds = [torch.as_tensor(bound, device=env.tensor_device) for bound in bounds]
+        self._dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
 
     def has_weights(self, params: Vector) -> bool:
         """Return whether the weights are the same as before the rollout."""
@@ -97,19 +101,19 @@ class DeviceArrays:
     def step(self, step: int, actions: jax.Array, to_env: jax.Array) -> Any:
         """Step the environment, and store the actions; return what `step_tensors` does."""
         self._actions[step] = to_torch(actions).reshape(self._actions.shape[1:])
-        space, tensor = self._env.action_space, to_torch(to_env)
-        if isinstance(space, spaces.Box):
-            tensor = torch.clamp(
-                tensor, *(torch.as_tensor(each, device=tensor.device) for each in (space.low, space.high))
-            )
+        tensor = to_torch(to_env)
+        if self._bounds:
+            tensor = torch.clamp(tensor, *self._bounds)
         # A copy, because JAX takes its array for constant, and environments may write into actions.
-        return self._env.step_tensors(tensor.to(torch.from_numpy(np.empty(0, space.dtype)).dtype, copy=True))
+        return self._env.step_tensors(tensor.to(self._dtype, copy=True))
 
     def read(self) -> Rollout:
         """Return the rollout, as `read_rollout` does, on the device."""
-        is_discrete = isinstance(self._buffer.action_space, spaces.Discrete)
-        observations, actions = to_jax((self._observations, self._actions[..., 0] if is_discrete else self._actions))
-        return on_device(dataclasses.replace(read_rollout(self._buffer), observation=observations, action=actions))
+        actions = self._actions.to(self._dtype)  # as in `read_rollout`
+        if isinstance(self._buffer.action_space, spaces.Discrete):
+            actions = actions[..., 0]
+        rollout = read_rollout(self._buffer)
+        return on_device(dataclasses.replace(rollout, observation=to_jax(self._observations), action=to_jax(actions)))
 
     def write_back(self) -> None:
         """Write what was collected until now into the buffer."""

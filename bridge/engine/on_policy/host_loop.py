@@ -212,7 +212,7 @@ class HostRollout:
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
         # StepInfos have `episode` only where an episode ended, and are created when they are read.
         if type(infos) is StepInfos:
-            ends = infos.at_ends(ended) if ended else []
+            ends = infos.at_ends(ended)
             self._algorithm._update_info_buffer(ends, np.ones(len(ends), bool))
         else:
             self._algorithm._update_info_buffer(infos, dones)
