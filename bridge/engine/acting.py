@@ -97,11 +97,16 @@ class Actor:
           ValueError: the policy returned NaN, at which Stable-Baselines3 fails too.
           RuntimeError: a Discrete or MultiDiscrete observation is out of range, as in SB3.
         """
+        action, to_env, *memory = self.act_on_device(observation, noise)
+        return np.asarray(action), np.asarray(to_env), *memory
+
+    def act_on_device(self, observation: Observation, noise: np.ndarray | None) -> tuple[Any, ...]:
+        """Return what `act` returns, with the actions as JAX arrays. Observations may be JAX arrays too."""
         observation = self.network.from_host(observation)
         action, to_env, was_nan, memory = self.compiled.act(self.params, observation, noise)
         if np.asarray(was_nan):  # bool() of a JAX array takes eight times as long
             raise ValueError(POLICY_IS_NAN)
-        return np.asarray(action), np.asarray(to_env), *_remembered(memory)
+        return action, to_env, *_remembered(memory)
 
 
 class EvaluatingActor(Actor):

@@ -17,7 +17,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import forget_graph
-from bridge.engine.callbacks.known import looks
+from bridge.engine.callbacks.known import looks, needs_rollouts
+from bridge.engine.on_policy.device_arrays import DeviceArrays
 from bridge.engine.plan import Plan, make_plan
 from bridge.engine.user_code.overrides import inner_environments, run_no_user_code
 from bridge.engine.user_code.signals import has_handlers
@@ -32,11 +33,13 @@ class Session:
     Attributes:
       plan: the last plan that was made; None before the first.
       is_known: whether the plan is the model's, as no other code has run since it was made or compared.
+      device_arrays: what is not in SB3's rollout buffer, because only the next update reads it; None for nothing.
     """
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
         self.is_known = False
+        self.device_arrays: DeviceArrays | None = None
         # Whether code that is not known runs between the steps of a training of ours: an environment of this process, a
         # callback that looks.
         self.runs_user_code = True
@@ -58,12 +61,27 @@ class Session:
         finally:
             self.runs_user_code, self._is_training = was
             self.forget()
+            self.write_back()
+
+    def keep(self, arrays: DeviceArrays, callback: BaseCallback) -> None:
+        """Leave a rollout on the device for the next update, unless other code may see SB3's buffer before."""
+        plan = self.plan
+        is_ours = self._is_training and plan is not None and plan.learner is not None and not plan.user_code
+        if is_ours and not needs_rollouts(callback) and not has_handlers():
+            self.device_arrays = arrays
+
+    def write_back(self) -> None:
+        """Complete SB3's rollout buffer."""
+        arrays, self.device_arrays = self.device_arrays, None
+        if arrays is not None:
+            arrays.write_back()
 
     @contextmanager
     def sb3s_loop(self) -> Iterator[None]:
         """Run SB3's own loop, in which code that is not known may run at any time."""
         was, self._is_training = self._is_training, False
         self.forget()
+        self.write_back()
         try:
             yield
         finally:

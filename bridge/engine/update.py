@@ -84,14 +84,23 @@ def read_learner(learner: Learner, num_updates: int) -> LearnerState:
 
 
 def rollout_update(
-    plan: Plan, buffer: RolloutBuffer, settings: OnPolicySettings, key: np.ndarray, num_updates: int
+    plan: Plan,
+    buffer: RolloutBuffer,
+    settings: OnPolicySettings,
+    key: np.ndarray,
+    num_updates: int,
+    rollout: Rollout | None = None,
 ) -> tuple[Any, ...]:
-    """Return the compiled update of an on-policy algorithm, and its arguments as they are now."""
+    """Return the compiled update of an on-policy algorithm, and its arguments as they are now.
+
+    The `rollout` is read from the buffer if it is None.
+    """
     learner = plan.learner
     assert learner is not None
     make = functools.partial(compiled_update, mesh=plan.mesh)
     update = plan.compiled_update(make, not is_large(learner, buffer, settings))
-    return update, settings, learner.settings(), read_learner(learner, num_updates), read_rollout(buffer), key
+    rollout = read_rollout(buffer) if rollout is None else rollout
+    return update, settings, learner.settings(), read_learner(learner, num_updates), rollout, key
 
 
 def update_from_rollout(

@@ -1,4 +1,4 @@
-"""Batches of observations on the host: arrays with the leading axis `num_envs`, or dicts and tuples of them."""
+"""Batches of observations: arrays or tensors with the leading axis `num_envs`, or dicts and tuples of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 
-from bridge.observations import map_parts
+from bridge.observations import map_parts, parts_of
 
 
 def new_batch(space: spaces.Space[Any], new_array: Callable[[tuple[int, ...], Any], np.ndarray]) -> Any:
@@ -52,10 +53,21 @@ def stack(batch: Any, observations: Sequence[Any]) -> Any:
 def write_rows(batch: Any, env_indices: np.ndarray, source: Any, at: Any) -> None:
     """Write the rows `at` of another batch into the rows `env_indices` of this one."""
 
-    def write(part: np.ndarray, other: Any) -> None:
-        part[env_indices] = np.asarray(other)[at]
+    def write(part: Any, other: Any) -> None:
+        part[env_indices] = (other if isinstance(other, torch.Tensor) else np.asarray(other))[at]
 
     map_parts(write, batch, source)
+
+
+def device_of(batch: Any) -> torch.device | None:
+    """Return where the tensors of a batch are; None if it is of arrays."""
+    part = parts_of(batch)[0]
+    return part.device if isinstance(part, torch.Tensor) else None
+
+
+def as_array(value: Any) -> np.ndarray:
+    """Return a NumPy array of what may be a tensor, on any device. It shares memory with a tensor on the CPU."""
+    return value.numpy(force=True) if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
 def references_are_counted() -> bool:

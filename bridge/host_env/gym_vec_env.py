@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from bridge.host_env import envpool
-from bridge.host_env.batches import is_unshared, new_batch, rows, stack, take, write_rows
+from bridge.host_env.batches import as_array, device_of, is_unshared, new_batch, rows, stack, take, write_rows
 from bridge.host_env.host_vec_env import HostVecEnv
 from bridge.host_env.partial_resets import PartialReset, autoreset_mode_of, partial_reset_of, require_vector_env
 from bridge.host_env.step_infos import StepInfos
@@ -44,8 +46,12 @@ class GymVecEnv(HostVecEnv):
 
     A reset after `seed` makes an EnvPool anew, because EnvPool accepts seeds only when it is made.
 
+    A vector environment may take and return tensors instead of arrays, on any device. The GymVecEnv presents NumPy
+    arrays all the same. PPO and A2C train on tensors of a GPU without that detour, with `step_tensors`.
+
     Attributes:
       vector_env: the vector environment.
+      tensor_device: where its tensors are, known from the first reset on; None if it returns arrays.
     """
 
     def __init__(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
@@ -54,7 +60,7 @@ class GymVecEnv(HostVecEnv):
         Args:
           vector_env: a SyncVectorEnv, an AsyncVectorEnv, a RayVectorEnv, a result of `gymnasium.make_vec`, an EnvPool
             with Gymnasium's interface, or a custom one with `metadata["autoreset_mode"]`. The GymVecEnv owns it from
-            now on. A custom one with NEXT_STEP or DISABLED is reset once here, to check whether it reads `reset_mask`.
+            now on. A custom one with NEXT_STEP or DISABLED is reset here, to check whether it reads `reset_mask`.
 
         Raises:
           ValueError, TypeError: it is not a vector environment; SB3 has no policies for its spaces; it cannot reset
@@ -71,6 +77,7 @@ class GymVecEnv(HostVecEnv):
         if self._is_pool:
             observation_space, action_space = envpool.aligned(observation_space, action_space)
         self._dtypes = new_batch(observation_space, lambda shape, dtype: dtype)
+        self.tensor_device: torch.device | None = None
         self._step_by(vector_env)
         self._resets_have_infos = False  # while False, reset_infos stay empty and need not be cleared
         super().__init__(core, vector_env.num_envs, observation_space, action_space, self._are_monitored())
@@ -116,7 +123,8 @@ class GymVecEnv(HostVecEnv):
         # The first environment's seed is enough: SB3 and Gymnasium both count up from it, and native environments
         # accept no list.
         observation, info = self.vector_env.reset(seed=None if seed is None else int(seed), options=options)
-        observation = self._owned(observation)
+        self.tensor_device = device_of(observation)
+        observation = self._owned(observation) if self.tensor_device is None else self.as_arrays(observation)
         for array in parts_of(observation):
             if array.shape[:1] != (self.num_envs,):
                 raise ValueError(
@@ -127,12 +135,39 @@ class GymVecEnv(HostVecEnv):
         return observation, info_dicts(info, np.arange(self.num_envs), self.num_envs)
 
     def _begin_step(self, actions: np.ndarray) -> None:
-        self._send(actions)
+        self._send(actions if self.tensor_device is None else torch.tensor(actions, device=self.tensor_device))
 
     def _finish_step(self) -> VecEnvStepReturn:
+        observation, *results = self._finish()
+        return (observation if self.tensor_device is None else self.as_arrays(observation)), *results
+
+    def step_tensors(self, actions: torch.Tensor) -> tuple[Any, np.ndarray, np.ndarray, StepInfos]:
+        """Step a vector environment of tensors without arrays of observations and actions.
+
+        Args:
+          actions: (num_envs, *shape of an action), members of the action space in its dtype, on `tensor_device`. The
+            vector environment may overwrite them.
+
+        Returns:
+          The observations as the vector environment returns them, which it may overwrite in its next step; and the
+            rewards, dones and infos of `step`.
+        """
+        self._require_reset()
+        self._is_reset = False
+        self._send(actions)
+        result = self._finish()
+        self._is_reset = True
+        return result
+
+    def as_arrays(self, observation: Any) -> Any:
+        """Return observations that are tensors as new arrays, in the space's dtypes."""
+        return map_parts(lambda dtype, part: np.array(as_array(part), dtype), self._dtypes, observation)
+
+    def _finish(self) -> tuple[Any, np.ndarray, np.ndarray, StepInfos]:
+        """Wait for the step; return what `step` does, with observations of the vector environment's kind."""
         observation, rewards, terminated, truncated, info = self._receive()
         observation = self._owned(observation)
-        terminated, truncated = np.asarray(terminated), np.asarray(truncated)  # they may be JAX arrays
+        rewards, terminated, truncated = map(as_array, (rewards, terminated, truncated))  # they may be JAX arrays
         dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
         rewards = (np.asarray if self._is_pool else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
         kept_info = self._kept(info)
@@ -141,50 +176,77 @@ class GymVecEnv(HostVecEnv):
             # Before the rest, because EnvPool resets environments in its own threads meanwhile.
             first = None if self._partial_reset is None else self._partial_reset(ended)
             whole = (info["terminated"][ended] != 0) | truncated[ended] if self._counts_games else None
-            mark = self._episodes.ended(ended, terminated, whole)
-            final_observation, final_info = self._end(ended, first, observation, info, kept_info)
+            last = take(observation, ended) if first is not None else self._final_observations(info, ended, observation)
+            mark = self._episodes.ended(ended, dones if last is None else terminated, whole)
+            final_info = self._begin_episodes(ended, first, observation, info, kept_info)
+
+        @functools.cache
+        def of_ends() -> Infos:
+            final = info_dicts(final_info, ended, len(dones))
+            mark(final, [] if last is None else rows(last if self.tensor_device is None else self.as_arrays(last)))
+            return final
 
         def write(infos: Infos) -> None:
             if kept_info:
                 for index, row in zip(continuing.tolist(), info_dicts(kept_info, continuing, len(infos))):
                     infos[index] = row | {"TimeLimit.truncated": False}
             if ended.size:
-                final = info_dicts(final_info, ended, len(infos))
-                mark(final, rows(final_observation))
-                for index, row in zip(ended.tolist(), final):
+                for index, row in zip(ended.tolist(), of_ends()):
                     infos[index] = row
 
-        return observation, rewards, dones, StepInfos(self._episodes.quiet_infos, write)
+        return observation, rewards, dones, StepInfos(self._episodes.quiet_infos, write, of_ends)
 
-    def _end(
+    def _begin_episodes(
         self,
         ended: np.ndarray,
         first: Callable[[], tuple[Any, dict[str, Any]]] | None,
         observation: Any,
         info: dict[str, Any],
         kept_info: dict[str, Any],
-    ) -> tuple[Any, dict[str, Any]]:
-        """Return last observations of the ended environments, and infos of all; begin the next episodes.
+    ) -> dict[str, Any]:
+        """Begin the next episodes of the ended environments; return the infos of all from before.
 
         The first observations of the next episodes are written into `observation`, the batch of all environments.
         """
         if first is None:
             self._update_reset_infos(ended, kept_info, ended, self.num_envs)
-            return _final_observations(info, ended, observation), kept(info.get("final_info", {}))
-        final_observation = take(observation, ended)
+            return kept(info.get("final_info", {}))
         begun, first_info = first()
         num_rows = len(parts_of(begun)[0])
         # EnvPool returns the reset environments only, and Gymnasium's own classes all of them.
         at = ended if num_rows == self.num_envs else np.arange(len(ended))
         write_rows(observation, ended, begun, at)
         self._update_reset_infos(ended, first_info, at, num_rows)
-        return final_observation, kept_info
+        return kept_info
+
+    def _final_observations(self, info: Mapping[str, Any], ended: np.ndarray, observation: Any) -> Any:
+        """Return the last observations of the `ended` environments with auto-reset SAME_STEP, as a batch.
+
+        Simulators on GPUs may have none; then the result is None.
+        """
+        final = info.get("final_obs", info.get("final_observation"))
+        if final is not None:
+            is_objects = isinstance(final, np.ndarray) and final.dtype == object
+            return stack(observation, final[ended]) if is_objects else take(final, ended)
+        if self.tensor_device is None:
+            raise ValueError(
+                "vector_env declares auto-reset SAME_STEP, so its infos must hold final_obs, the last observation, "
+                f"when an episode ends. The infos of environments {ended.tolist()} hold {sorted(info)}."
+            )
+        warnings.warn(
+            "The infos of vector_env hold no final_obs, the last observation, when an episode ends. Episodes that it "
+            "truncates therefore count as terminated: without the observation, no value of what follows can be added.",
+            stacklevel=2,
+        )
+        return None
 
     def _owned(self, observation: Any) -> Any:
         """Return writable observations in the space's dtypes; a copy, if other code may write into their memory again.
 
         Such code must hold a reference to it. Call this with the observations in a single local variable.
         """
+        if self.tensor_device is not None:  # they are copied where they are stored; `_begin_episodes` writes into them
+            return observation if self._partial_reset is None else map_parts(torch.clone, observation)
         # A separate statement, because an expression that contains the observations would hold a reference too.
         is_ours = self._is_pool or (isinstance(observation, np.ndarray) and is_unshared(observation))
         convert = functools.partial(np.require, requirements="W") if is_ours else np.array
@@ -305,16 +367,3 @@ def _halves_of_a_step(vector_env: Any) -> tuple[Callable[[Any], Any], Callable[[
             return getattr(vector_env, send), getattr(vector_env, receive)
     actions: list[np.ndarray] = []
     return actions.append, lambda: vector_env.step(actions.pop())
-
-
-def _final_observations(info: Mapping[str, Any], ended: np.ndarray, observation: Any) -> Any:
-    """Return the last observations of the `ended` environments with auto-reset SAME_STEP, as a batch."""
-    final = info.get("final_obs")
-    if final is None:
-        raise ValueError(
-            "vector_env declares auto-reset SAME_STEP, so its infos must hold final_obs, the last observation, when "
-            f"an episode ends. The infos of environments {ended.tolist()} hold {sorted(info)}."
-        )
-    if isinstance(final, np.ndarray) and final.dtype == object:
-        return stack(observation, final[ended])
-    return take(final, ended)

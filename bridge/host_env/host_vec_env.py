@@ -76,10 +76,7 @@ class HostVecEnv(BatchedVecEnv):
         """
         if self._is_stepping:
             raise RuntimeError("step_async was called again before step_wait.")
-        if not self._is_reset:
-            raise RuntimeError(
-                "Call reset() first: the environments have not been reset, or a failed step lost their state."
-            )
+        self._require_reset()
         actions = self._check_action(actions)
         self._is_reset = False  # until the step is done: if it fails, there is no state
         self._begin_step(actions)
@@ -130,6 +127,12 @@ class HostVecEnv(BatchedVecEnv):
         """Return pictures of the first environments, at most MAX_IMAGES (16), each uint8 (height, width, 3)."""
         pictures = self._source.render() if self.render_mode is not None else None
         return [None] * self.num_envs if pictures is None else list(pictures)[:MAX_IMAGES]
+
+    def _require_reset(self) -> None:
+        if not self._is_reset:
+            raise RuntimeError(
+                "Call reset() first: the environments have not been reset, or a failed step lost their state."
+            )
 
     def _require_all(self, indices: VecEnvIndices, what: str) -> list[int]:
         """Return the indices of all environments, if `indices` selects all of them, else raise ValueError."""

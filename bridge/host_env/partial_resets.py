@@ -7,9 +7,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from bridge.host_env.batches import device_of
 from bridge.host_env.envpool import is_pool
 
 # Starts the resets of some environments, given their indices. The returned function waits, and returns the observations
@@ -44,31 +46,42 @@ def partial_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> PartialReset:
         raise _cannot_reset_partially(
             vector_env, "an AsyncVectorEnv without shared memory resets such an environment twice"
         )
+    device = None
     if not isinstance(core, SyncVectorEnv | AsyncVectorEnv) and not is_pool(core):
-        _require_reset_mask(vector_env)
+        device = _require_reset_mask(vector_env)
 
     def reset(env_indices: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
         mask = np.zeros(vector_env.num_envs, bool)
         mask[env_indices] = True
-        return lambda: vector_env.reset(options={"reset_mask": mask})
+        return lambda: vector_env.reset(options={"reset_mask": _of_kind(mask, device)})
 
     return reset
 
 
-def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> None:
-    """Check that a vector environment reads `reset_mask`, by a reset of all environments.
+def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> torch.device | None:
+    """Check that a vector environment reads `reset_mask`, by two resets of all environments.
 
     One that ignores the mask would later reset all environments unnoticed. The innermost environment is tested, because
     wrappers may read the mask for other purposes.
+
+    Returns:
+      Where its tensors are; None if it returns arrays.
     """
     core = vector_env.unwrapped
-    options = _Probe(reset_mask=np.ones(vector_env.num_envs, bool))
+    options = _Probe()
     try:
+        device = device_of(core.reset()[0])
+        options["reset_mask"] = _of_kind(np.ones(vector_env.num_envs, bool), device)
         core.reset(options=options)
     except Exception as error:
         raise _cannot_reset_partially(vector_env, f"its reset raised {error!r}") from error
     if not options.was_read:
         raise _cannot_reset_partially(vector_env, "its reset does not read this option")
+    return device
+
+
+def _of_kind(mask: np.ndarray, device: torch.device | None) -> Any:
+    return mask if device is None else torch.from_numpy(mask).to(device)
 
 
 class _Probe(dict[str, Any]):
@@ -108,8 +121,12 @@ def _reset_cartpoles(vector_env: Any, env_indices: np.ndarray) -> tuple[Any, dic
 
 
 def require_vector_env(vector_env: VectorEnv[Any, Any, Any]) -> None:
-    """Raise unless this is a vector environment that steps all its environments at once."""
-    if not isinstance(vector_env, gymnasium.vector.VectorEnv):
+    """Raise unless this is a vector environment that steps all its environments at once.
+
+    Isaac Lab's environments have its attributes, but are no subclasses of `gymnasium.vector.VectorEnv`.
+    """
+    names = "num_envs", "single_observation_space", "single_action_space"
+    if not isinstance(vector_env, gymnasium.vector.VectorEnv) and not all(hasattr(vector_env, name) for name in names):
         raise TypeError(f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}.")
     if getattr(vector_env.unwrapped, "is_async", False) is True:
         raise ValueError("vector_env must step all environments at once: make the EnvPool with batch_size = num_envs.")

@@ -26,12 +26,21 @@ class StepInfos(list[dict[str, Any]]):
     Copies and pickles are plain lists.
     """
 
-    def __init__(self, quiet_infos: QuietInfos, write: Callable[[Infos], None] | None = None) -> None:
-        """Remember how to make the infos: `quiet_infos` makes a list for environments that have nothing to report.
+    def __init__(
+        self,
+        quiet_infos: QuietInfos,
+        write: Callable[[Infos], None] | None = None,
+        of_ends: Callable[[], Infos] | None = None,
+    ) -> None:
+        """Remember how to make the infos. The data that the functions read must not change any more.
 
-        `write` writes the other infos into the list. The data that it reads must not change any more.
+        Args:
+          quiet_infos: makes a list for environments that have nothing to report.
+          write: writes the other infos into the list.
+          of_ends: returns the infos of environments whose episode ended, the same dicts as `write` writes.
         """
         super().__init__()
+        self._of_ends = of_ends
         self._make: tuple[QuietInfos, Any] | None = (quiet_infos, write)
 
     def _read(self) -> None:
@@ -40,6 +49,15 @@ class StepInfos(list[dict[str, Any]]):
             super().extend(quiet_infos({}))
             if write is not None:
                 write(self)
+
+    def at_ends(self, env_indices: list[int]) -> Infos:
+        """Return the infos of the environments whose episode ended, whose indices these are.
+
+        The infos of the others are not made for it.
+        """
+        if env_indices and self._make is not None and self._of_ends is not None:
+            return self._of_ends()
+        return [self[index] for index in env_indices]
 
     def __len__(self) -> int:
         return super().__len__() if self._make is None else self._make[0].num_envs

@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
+
+from bridge.host_env.batches import as_array
 
 # Keys that belong to the previous episode, in a step that has begun the next one.
-FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
+FINAL = ("final_obs", "_final_obs", "final_observation", "_final_observation", "final_info", "_final_info")
 
 
 def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> list[dict[str, Any]]:
     """Return the infos of some environments, as a dict of Python numbers and arrays for each.
 
     Args:
-      info: arrays with a leading axis of `num_rows`, or dicts of them. If there is a mask `_key`, only the environments
-        in it have `key`. A value without such an axis belongs to all of them.
+      info: arrays or tensors with a leading axis of `num_rows`, or dicts of them. If there is a mask `_key`, only the
+        environments in it have `key`. A value without such an axis belongs to all of them.
       rows: the rows of these arrays to return, one for each of these environments.
       num_rows: the length of the leading axis.
     """
@@ -26,7 +29,7 @@ def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> list
             continue
         mask, with_key, targets = info.get(f"_{key}"), rows, infos
         if mask is not None:
-            has_key = mask[rows]
+            has_key = as_array(mask)[rows]
             with_key, targets = rows[has_key], [target for target, has in zip(infos, has_key.tolist()) if has]
         for target, part in zip(targets, _column(value, with_key, num_rows)):
             target[key] = part
@@ -37,9 +40,9 @@ def _column(value: Any, rows: np.ndarray, num_rows: int) -> list[Any]:
     if isinstance(value, Mapping):
         return info_dicts(value, rows, num_rows)
     if hasattr(value, "__array__") and np.shape(value)[:1] == (num_rows,):
-        array = np.asarray(value)[rows]
+        array = as_array(value[rows]) if isinstance(value, torch.Tensor) else np.asarray(value)[rows]
         return array.tolist() if array.ndim == 1 else list(array)
-    return [value] * len(rows)
+    return [as_array(value) if isinstance(value, torch.Tensor) else value] * len(rows)
 
 
 def kept(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,4 +53,6 @@ def kept(info: Mapping[str, Any]) -> dict[str, Any]:
 def _copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copied(part) for key, part in value.items()}
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
     return np.array(value) if hasattr(value, "__array__") else value

@@ -16,7 +16,9 @@ from stable_baselines3.common.logger import configure
 
 import bridge
 import jaxenvs
-from bridge import make_vec_env, to_jax, to_torch
+from bridge import GymVecEnv, make_vec_env, to_jax, to_torch
+from bridge.engine.on_policy import device_arrays
+from tests.bridge.host_env.vector_envs.torch_cartpole import TorchCartPole
 
 pytestmark = pytest.mark.gpu
 
@@ -255,3 +257,21 @@ def test_a_compiled_training_with_its_policy_on_the_gpu_learns():
     model.learn(20 * 64 * 32)
     assert next(model.policy.parameters()).is_cuda
     assert bridge.evaluate(model, "CartPole-v1", n_episodes=100).mean > 100
+
+
+# --- Environments of tensors ------------------------------------------------------------------------------------
+
+
+def test_a_rollout_of_tensors_stays_on_the_gpu(monkeypatch):
+    with jax.default_matmul_precision("highest"):
+        models = []
+        for host in ("cuda", "cpu"):  # through arrays, and not
+            monkeypatch.setattr(device_arrays, "HOST", host)
+            env = GymVecEnv(TorchCartPole(64, max_episode_steps=12, device="cuda"))
+            models.append(bridge.PPO("MlpPolicy", env, batch_size=512, n_epochs=1, learning_rate=0.0, **ROLLOUT))
+            models[-1].learn(2 * 64 * 32)
+    through_arrays, on_the_gpu = models
+    for name in FIELDS:
+        expected, given = (getattr(model.rollout_buffer, name) for model in models)
+        np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-4, err_msg=name)
+    np.testing.assert_allclose(on_the_gpu._last_obs, through_arrays._last_obs, rtol=1e-4, atol=1e-4)

@@ -27,15 +27,17 @@ from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.engine.callbacks.known import looks, needs_rollouts, rollouts_per_call, steps_until_needed
 from bridge.engine.callbacks.taken_steps import count_steps
 from bridge.engine.on_policy import compiled_training, sb3_loop
+from bridge.engine.on_policy.device_arrays import on_device, stays_on_device
 from bridge.engine.on_policy.host_loop import HostRollout, can_evaluate_later
 from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
+from bridge.engine.rollout_buffer import read_rollout
 from bridge.engine.runtime import compile_meanwhile, keep_freed_memory
 from bridge.engine.update import rollout_update, update_from_rollout
 from bridge.engine.user_code.signals import handlers_wait
 from bridge.randomness import get_random_state
 from bridge.sb3 import Infos
-from jaxenvs.learn import OnPolicySettings
+from jaxenvs.learn import OnPolicySettings, Rollout
 
 
 class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
@@ -195,7 +197,9 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         """Collect a rollout as SB3 does, in one compiled function if the policy and the environments allow it."""
         # The plan is read here, after `on_training_start`, because callbacks may have changed what it depends on.
         plan = self._current_plan(env)
-        self._compile_update(plan)
+        self._session.device_arrays = None  # the buffer is about to be overwritten
+        stays = stays_on_device(self, plan, env, callback)
+        self._compile_update(plan, stays)
         self._random_before_rollout = None
         sb3s, further = super().collect_rollouts, (self._masks,) if self.MASKS else ()
         has_begun, self._has_begun = self._has_begun, False
@@ -211,9 +215,9 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             plan = self._current_plan(env)
             if plan.mode is Mode.COMPILED:
                 return self._collect_compiled(plan, callback, rollout_buffer)
-        if has_begun or (is_quiet and plan.mode is Mode.ACTING and can_evaluate_later(plan, env)):
-            same_noise = self._steps_of_same_noise()
-            return HostRollout(self, self._session, plan, env, callback, rollout_buffer, same_noise).run(has_begun)
+        if has_begun or (is_quiet and plan.mode is Mode.ACTING and can_evaluate_later(plan, env, stays)):
+            arguments = self, self._session, plan, env, callback, rollout_buffer, self._steps_of_same_noise(), stays
+            return HostRollout(*arguments).run(has_begun)
         # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a checkpoint.
         # A training that continues from the checkpoint draws them again, so it needs the states from before.
         self._random_before_rollout = get_random_state() if self.use_sde else None
@@ -238,21 +242,22 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             self._on_jax.ended(infos, dones)
         super()._update_info_buffer(infos, dones)
 
-    def _compile_update(self, plan: Plan) -> None:
+    def _compile_update(self, plan: Plan, stays_on_device: bool) -> None:
         """Start compiling the update in a thread, while the first rollout is compiled or collected."""
         # Not if SB3 has flattened the buffer, because the next rollout has other shapes. Not with user code, because
         # custom schedules must be called exactly as often as SB3 calls them.
         is_ready = plan.learner is not None and not plan.user_code and not self.rollout_buffer.generator_ready
         if self._compiling_for is not plan and is_ready:
-            self._compiling = compile_meanwhile(*self._update(plan, self._settings_now()))
+            rollout = on_device(read_rollout(self.rollout_buffer)) if stays_on_device else None
+            self._compiling = compile_meanwhile(*self._update(plan, self._settings_now(), rollout))
         self._compiling_for = plan
 
     def _settings_now(self) -> OnPolicySettings:
         # The learning rate that SB3's `_update_learning_rate` has set, and that callbacks may change.
         return self._settings(self._current_progress_remaining, self.policy.optimizer.param_groups[0]["lr"])
 
-    def _update(self, plan: Plan, settings: OnPolicySettings) -> tuple[Any, ...]:
-        return rollout_update(plan, self.rollout_buffer, settings, self.key, self._n_updates)
+    def _update(self, plan: Plan, settings: OnPolicySettings, rollout: Rollout | None) -> tuple[Any, ...]:
+        return rollout_update(plan, self.rollout_buffer, settings, self.key, self._n_updates, rollout)
 
     def train(self) -> None:
         """Update the policy as SB3's `train`, in one compiled function if the policy and its optimizer allow it."""
@@ -268,9 +273,10 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         if self._compiling is not None:
             wait([self._compiling])
             self._compiling = None
-        settings = self._settings_now()
+        settings, arrays = self._settings_now(), self._session.device_arrays
         with handlers_wait():
-            self.key, metrics = update_from_rollout(plan, *self._update(plan, settings))
+            rollout = None if arrays is None else arrays.read()
+            self.key, metrics = update_from_rollout(plan, *self._update(plan, settings, rollout))
         self._record_compile_time()
         self._record_updates([settings], [metrics])
         return None

@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.engine.acting import EvaluatingActor, unscaled
 from bridge.engine.callbacks.known import needs_rollouts, shows_ends
 from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
+from bridge.engine.on_policy.device_arrays import DeviceArrays
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
 from bridge.engine.session import Session
@@ -23,7 +24,7 @@ from bridge.engine.user_code.overrides import BETWEEN_ROLLOUTS, keeps_observatio
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import Infos, OnPolicy
 from bridge.vec_env.actions import as_sb3_gives
-from jaxenvs.learn import Masked, Recalled
+from jaxenvs.learn import Masked, Recalled, Rollout
 from jaxenvs.learn.interfaces import Arrays, Observation
 
 # The last observations of truncated episodes are evaluated in batches of at most this many.
@@ -34,14 +35,17 @@ MOST_ROWS = 256
 MOST_WATCHED = 2**17
 
 
-def can_evaluate_later(plan: Plan, env: VecEnv) -> bool:
+def can_evaluate_later(plan: Plan, env: VecEnv, stays: bool) -> bool:
     """Return whether values may be computed for all steps at once, after the rollout.
 
     Not if code of the user is called in the steps, or if environments may overwrite their observations.
+
+    Args:
+      stays: whether the rollout stays on a device.
     """
     assert plan.params is not None
-    # Comparing weights on a GPU would bring them to the host in each step.
-    is_cheap = plan.params.length <= MOST_WATCHED and plan.params.tensors[0].device.type == "cpu"
+    # Comparing weights on a GPU would bring them to the host in each step, unless the rollout is there too.
+    is_cheap = stays or (plan.params.length <= MOST_WATCHED and plan.params.tensors[0].device.type == "cpu")
     return (
         (is_cheap or run_no_user_code(env)) and keeps_observations(env) and BETWEEN_ROLLOUTS.issuperset(plan.user_code)
     )
@@ -60,6 +64,7 @@ class HostRollout:
       env, callback: called as by SB3. The callback is shown at most the ends of episodes.
       buffer: is overwritten.
       sde_sample_freq: for how many steps the noise stays the same.
+      stays: whether observations and actions stay on the device of `env`, as long as compiled functions act.
     """
 
     def __init__(
@@ -71,10 +76,12 @@ class HostRollout:
         callback: BaseCallback,
         buffer: RolloutBuffer,
         sde_sample_freq: int,
+        stays: bool,
     ) -> None:
         self._algorithm, self._session, self._plan, self._env = algorithm, session, plan, env
         self._callback, self._buffer = callback, buffer
         self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
+        self._stays, self._arrays = stays, None
         self._runs_user_code = session.runs_user_code
         self._shows_ends, self._is_quiet = shows_ends(callback), False
         # Last observations of truncated episodes: step, environment, observation, recurrent state.
@@ -110,11 +117,15 @@ class HostRollout:
             assert plan.params is not None
             self._actor, self._weights = plan.actor, np.array(plan.params.read())
             self._actor.refresh()
+            self._arrays = DeviceArrays(self._env, self._buffer, plan.params) if self._stays else None
             self._noise = self._actor.draw_noise(num_envs, self._n_steps, self._sde_sample_freq)
-        for step in range(self._n_steps):
-            if not self._step(step):
-                return False
-        self._finish()
+        try:
+            for step in range(self._n_steps):
+                if not self._step(step):
+                    return False
+            self._finish()
+        finally:
+            self._leave_device()
         return True
 
     def _step(self, step: int) -> bool:
@@ -122,7 +133,10 @@ class HostRollout:
         observation: Any = algorithm._last_obs
         seen = self._seen(observation)
         actions, to_env, *rest = self._act(seen, step)
-        new_obs, rewards, dones, infos = self._env.step(as_sb3_gives(to_env, self._env.action_space))
+        if self._arrays is None:
+            new_obs, rewards, dones, infos = self._env.step(as_sb3_gives(to_env, self._env.action_space))
+        else:
+            new_obs, rewards, dones, infos = self._arrays.step(step, actions, to_env)
         algorithm.num_timesteps += self._env.num_envs
         before = self._memory
         if before is not None:
@@ -159,18 +173,23 @@ class HostRollout:
         plan, algorithm = self._plan, self._algorithm
         assert plan.params is not None
         assert self._actor is not None
-        if plan.acts_as_planned(algorithm.policy) and same_numbers(plan.params.read(), self._weights):
+        arrays, params = self._arrays, plan.params
+        is_same = same_numbers(params.read(), self._weights) if arrays is None else arrays.has_weights(params)
+        if is_same and plan.acts_as_planned(algorithm.policy):
             return
-        evaluated = self._actor.evaluate_steps(read_rollout(self._buffer), self._weights)
+        evaluated = self._actor.evaluate_steps(self._rollout(), self._weights)
         self._buffer.values[: step + 1], self._buffer.log_probs[: step + 1] = (each[: step + 1] for each in evaluated)
         self._add_last_values()
         self._actor = None
+        self._leave_device()
         if self._memory is not None:
             algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
 
     def _seen(self, observation: Arrays) -> Observation:
         """Return the policy's input: the observation, with action masks or the recurrent state if there are any."""
         algorithm = self._algorithm
+        if self._arrays is not None:
+            return self._arrays.to_policy(observation, self._buffer.pos)
         if algorithm._masks:
             masks = np.stack(self._env.env_method("action_masks"))
             return Masked(observation, masks.reshape(self._env.num_envs, -1))
@@ -184,36 +203,56 @@ class HostRollout:
         That is: values and log-probabilities, if PyTorch acts; and the next state of a recurrent policy.
         """
         if self._actor is not None:
-            return self._actor.act(seen, None if self._noise is None else self._noise[step])
+            act = self._actor.act if self._arrays is None else self._actor.act_on_device
+            return act(seen, None if self._noise is None else self._noise[step])
         if self._algorithm.use_sde and step % self._sde_sample_freq == 0:
             self._algorithm.policy.reset_noise(self._env.num_envs)
         return _act_in_torch(self._algorithm, seen)
 
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
         # StepInfos have `episode` only where an episode ended, and are created when they are read.
-        if ended or type(infos) is not StepInfos:
+        if type(infos) is StepInfos:
+            ends = infos.at_ends(ended)
+            self._algorithm._update_info_buffer(ends, np.ones(len(ends), bool))
+        else:
             self._algorithm._update_info_buffer(infos, dones)
-        for index in ended:
-            if infos[index].get("TimeLimit.truncated", False) and infos[index].get("terminal_observation") is not None:
+            ends = [infos[index] for index in ended]
+        for index, info in zip(ended, ends):
+            if info.get("TimeLimit.truncated", False) and info.get("terminal_observation") is not None:
                 # A copy, because environments may reuse the memory before the rollout ends.
-                last = jax.tree.map(np.array, infos[index]["terminal_observation"])
+                last = jax.tree.map(np.array, info["terminal_observation"])
                 memory = jax.tree.map(operator.itemgetter(index), self._memory)
                 self._truncated.append((step, index, last, memory))
 
     def _store(self, step: int, observation: Any, seen: Any, actions: Any, rewards: Any) -> None:
         """Do what SB3's `buffer.add` does, except for values and log-probabilities."""
         buffer: Any = self._buffer
-        if isinstance(observation, dict):
+        if self._arrays is not None:
+            pass  # it has stored them
+        elif isinstance(observation, dict):
             for name, part in observation.items():
                 buffer.observations[name][step] = part.reshape(buffer.observations[name].shape[1:])
         else:
             buffer.observations[step] = observation.reshape(buffer.observations.shape[1:])
         if isinstance(seen, Masked):
             buffer.action_masks[step] = seen.action_mask
-        buffer.actions[step] = actions.reshape(self._env.num_envs, -1)
+        if self._arrays is None:
+            buffer.actions[step] = actions.reshape(self._env.num_envs, -1)
         buffer.rewards[step] = rewards
         buffer.episode_starts[step] = self._algorithm._last_episode_starts
         buffer.pos = step + 1
+
+    def _rollout(self) -> Rollout:
+        return read_rollout(self._buffer) if self._arrays is None else self._arrays.read()
+
+    def _leave_device(self) -> None:
+        """Let SB3's attributes have what is on the device, unless the next update reads it there."""
+        arrays, self._arrays = self._arrays, None
+        if arrays is None:
+            return
+        if self._session.device_arrays is not arrays:
+            arrays.write_back()
+        self._algorithm._last_obs = self._env.as_arrays(self._algorithm._last_obs)  # type: ignore[attr-defined]
 
     def _finish(self) -> None:
         algorithm, buffer = self._algorithm, self._buffer
@@ -223,12 +262,16 @@ class HostRollout:
         if self._actor is not None:
             ends = np.concatenate([buffer.episode_starts[1:], np.asarray(dones, buffer.episode_starts.dtype)[None]])
             last = new_obs if self._memory is None else Recalled(new_obs, self._memory, np.asarray(dones, bool))
-            results = self._actor.evaluate(read_rollout(buffer), ends, last, buffer.gamma, buffer.gae_lambda)
+            last = last if self._arrays is None else self._arrays.to_policy(last)
+            results = self._actor.evaluate(self._rollout(), ends, last, buffer.gamma, buffer.gae_lambda)
             buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
         else:
             observation = obs_as_tensor(new_obs, algorithm.device)
             values = values_in_torch(algorithm, observation, self._memory, dones)
             buffer.compute_returns_and_advantage(last_values=values, dones=dones)
+        if self._arrays is not None:
+            self._session.keep(self._arrays, self._callback)
+            self._leave_device()
         if needs_rollouts(self._callback):
             self._callback.on_rollout_end()
         if self._runs_user_code or self._shows_ends:

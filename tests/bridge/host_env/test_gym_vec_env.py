@@ -211,6 +211,18 @@ def test_infos_tell_of_their_step_however_late_they_are_read():
     assert third[1]["episode"]["l"] == 3
 
 
+def test_infos_of_ends_are_those_of_the_step():
+    venv = GymVecEnv(Own())
+    venv.reset()
+    early, late = (venv.step(np.zeros(3, int))[3] for _ in range(2))
+    assert early.at_ends([]) == []
+    (of_end,) = late.at_ends([0])
+    assert of_end["terminal_observation"] == [2]
+    assert late[0] is of_end
+    late[0] = {}
+    assert late.at_ends([0]) == [{}]
+
+
 # --- Attributes -----------------------------------------------------------------------------------------------------
 
 
