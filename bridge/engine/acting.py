@@ -39,6 +39,7 @@ class Actor:
       network: the policy as JAX functions.
       compiled: the compiled functions: `act`; `predict`, which returns only what `predict` needs; and, for
         actor-critics, `act_and_evaluate` and `evaluate`. They run on the device in use when the actor was made.
+      is_shared: whether the compiled functions see changes of the weights without a `refresh`.
       copies: whether `refresh` copies the weights, because they are on another device.
     """
 
@@ -51,26 +52,33 @@ class Actor:
         self.copies = False
         self._device = jax.config.jax_default_device  # type: ignore[attr-defined]
         self._addresses: list[int] = []
-        self._is_shared = False
+        self.is_shared = False
         self.refresh()
 
     def refresh(self) -> None:
         """Find the weights. They have moved if user code gave a parameter another tensor."""
         addresses = [parameter.data_ptr() for parameter in self._parameters]
-        if self._is_shared and addresses == self._addresses:
+        if self.is_shared and addresses == self._addresses:
             return
         module = self.network.module
         with on(self._device):
             self.copies = not all(is_where_jax_computes(parameter) for parameter in self._parameters)
             is_on_host = accelerator() is None
+        self._params: dict[str, np.ndarray] | dict[str, jax.Array] | None = None
         if self.copies:
-            self.params: dict[str, np.ndarray] | dict[str, jax.Array] = module.read(self._parameters)
             return
         shared = {name: to_jax(tensor) for (name, _), tensor in zip(module.inputs, self._parameters, strict=True)}
-        self.params = shared
+        self._params = shared
         self._addresses = addresses
         # On a GPU, PyTorch and JAX see each other's writes only when an array is passed from one to the other.
-        self._is_shared = is_on_host and addresses == [array.unsafe_buffer_pointer() for array in shared.values()]
+        self.is_shared = is_on_host and addresses == [array.unsafe_buffer_pointer() for array in shared.values()]
+
+    @property
+    def params(self) -> dict[str, np.ndarray] | dict[str, jax.Array]:
+        """The weights by name: as they are now, or copies from their first use after `refresh`."""
+        if self._params is None:
+            self._params = self.network.module.read(self._parameters)
+        return self._params
 
     def draw_noise(self, num_envs: int, n_steps: int, sde_sample_freq: int) -> np.ndarray | None:
         """Draw the noise of several steps at once from PyTorch's generator, as SB3 does, with a leading axis `n_steps`.

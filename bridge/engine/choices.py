@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -76,13 +75,6 @@ def placement_of_episodes(model: Any, policy: Any, venv: VectorEnv, num_envs: in
     """Return where `evaluate` runs episodes, `num_envs` at once, in one compiled function."""
     work = Work(False, False, num_envs * _num_params(policy), pictures=convolves(policy), box2d=is_box2d(venv))
     return place(getattr(model, "asked_device", "auto"), work.pays)
-
-
-def placement_of_sweep(model: Any, num_models: int) -> Placement:
-    """Return where one compiled function trains models like this one, which `train_seeds` trains at once."""
-    work = _work(model, model.get_env().unwrapped, True)
-    work = dataclasses.replace(work, per_step=num_models * work.per_step)
-    return place(model.asked_device, work.pays)
 
 
 def _num_params(policy: torch.nn.Module) -> int:

@@ -11,13 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bridge.engine.choices import placement_of_sweep
 from bridge.results.reading import METRICS
 from bridge.seeds.larger_store import in_larger_store
 from bridge.seeds.model_training import Model, parameters_of, take_over, training_of
 from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.compilation import compiler_options
-from jaxenvs.compilation.default_device import on_device_of
 from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance, gather, place
 from jaxenvs.learn.devices import is_first_process, largest
 from jaxenvs.learn.loop import Limits, Loop, run
@@ -48,7 +46,6 @@ class SeedSweep:
     Attributes:
       models: one for each seed; `finish` writes the results into them.
       metrics: by name, (num_seeds, num_rows): see KEPT. Empty before the first call.
-      device: where it runs; None: on JAX's default device, or on those of the mesh.
     """
 
     def __init__(self, models: Sequence[Model], total_timesteps: int, mesh: Mesh | None = None) -> None:
@@ -64,7 +61,6 @@ class SeedSweep:
           ValueError: the devices cannot share it equally.
         """
         self.models, self.metrics = list(models), Metrics()
-        self.device = None if mesh is not None else placement_of_sweep(models[0], len(models)).device
         self._training, self._total_timesteps = training_of(models[0], total_timesteps), total_timesteps
         self._training.check_devices(mesh)
         keys = jnp.stack([jax.random.key(model.seed) for model in models])  # type: ignore[arg-type]
@@ -90,7 +86,6 @@ class SeedSweep:
         """True if the budget is spent."""
         return self.iteration >= self._training.num_iterations
 
-    @on_device_of("self")
     def advance(self) -> None:
         """Continue for about a second, or to the end."""
         state, left = self._begun(), self._training.num_iterations - self.iteration
@@ -109,7 +104,6 @@ class SeedSweep:
         # At most twice as many as before, because the first calls are slower than the others.
         self._rows = max(1, int(count * min(2, SECONDS_PER_CALL / (time.monotonic() - start))))
 
-    @on_device_of("self")
     def finish(self) -> None:
         """Write the results so far into the models, as their own trainings would have."""
         host = jax.device_get(self._with_axis())
@@ -117,7 +111,6 @@ class SeedSweep:
             state, metrics = jax.tree.map(lambda leaf, i=i: leaf[i], (host, self.metrics))
             take_over(model, state, metrics, self._total_timesteps)
 
-    @on_device_of("self")
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return everything that the rest of the training depends on, as arrays for `numpy.savez(file, **arrays)`.
 
@@ -125,7 +118,6 @@ class SeedSweep:
         """
         return to_arrays(self._with_axis()) | {f"{METRICS}{name}": array for name, array in self.metrics.items()}
 
-    @on_device_of("self")
     def from_arrays(self, arrays: Mapping[str, np.ndarray] | None) -> None:
         """Continue where `to_arrays` was called, also from a training with a smaller budget.
 

@@ -23,9 +23,10 @@ CPU, ACCELERATOR = range(2)
 SETTINGS = {"policy_kwargs": {"net_arch": [8]}, "seed": 0}
 ON_POLICY = {"n_steps": 8, "batch_size": 16, "n_epochs": 1}
 OFF_POLICY = {"learning_starts": 4, "buffer_size": 50, "batch_size": 4}
-# Of each: the algorithm, the backend of its environments, and its settings.
-MODELS = {"PPO": ("jax", ON_POLICY), "DQN": ("jax", OFF_POLICY)}
-ON_HOST = {"PPO": ("serial", ON_POLICY), "DQN": ("serial", OFF_POLICY)}
+# The settings of each algorithm, and by the backend of its environments, the devices: one of them runs it on the CPU.
+MODELS = {"PPO": ON_POLICY, "DQN": OFF_POLICY}
+DEVICES = {("PPO", "jax"): ("auto", "cpu"), ("DQN", "jax"): ("auto", "cuda")}
+DEVICES |= {(name, "serial"): ("cpu", "cuda") for name in MODELS}
 
 
 def ids(tree):
@@ -59,10 +60,10 @@ def digest(state):
     return hashlib.sha256(b"".join(np.ascontiguousarray(state[name]).tobytes() for name in sorted(state))).hexdigest()
 
 
-def trained(name, backend, settings, device):
+def trained(name, backend, device):
     """What a model has where, after it has learned, predicted, been evaluated, saved, loaded, and learned again."""
     env = make_vec_env("CartPole-v1", 2, seed=0, backend=backend)
-    model = getattr(bridge, name)("MlpPolicy", env, device=device, **SETTINGS, **settings)
+    model = getattr(bridge, name)("MlpPolicy", env, device=device, **SETTINGS, **MODELS[name])
     with Calls() as calls:
         model.learn(32)
         told = {"plan": str(model.plan), "bits": digest(state_of(model, with_store=False))}
@@ -94,10 +95,9 @@ def main():
     jax.config.update("jax_default_device", jax.devices()[ACCELERATOR])
     default_device.is_accelerator = lambda device: device.id == ACCELERATOR
     told = {
-        f"{name}, {backend}, {device}": trained(name, backend, settings, device)
-        for cases in (MODELS, ON_HOST)
-        for name, (backend, settings) in cases.items()
-        for device in ("auto", "cpu", "cuda")
+        f"{name}, {backend}, {device}": trained(name, backend, device)
+        for (name, backend), devices in DEVICES.items()
+        for device in devices
     }
     told |= {f"env, {device}": stepped(3, device) for device in ("auto", "cpu", "cuda")}
     told["env, many"] = stepped(4096, "auto")
