@@ -42,7 +42,7 @@ def set_up_process() -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" in os.environ or not setting("jax_cpu_enable_async_dispatch"):
         return
-    if has_run() and jax.default_backend() == "cpu":
+    if has_run():
         warnings.warn(
             "JAX ran before `import jaxenvs.sb3`, so each step of a small VecEnv takes about 25 µs longer. Import it "
             "first, or set the environment variable JAX_CPU_ENABLE_ASYNC_DISPATCH=0.",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
+import importlib
 import inspect
 from typing import Any
 
 import gymnasium
-import jax
 from gymnasium.envs.registration import EnvSpec
 
 import jaxenvs
@@ -112,14 +111,3 @@ def gymnasium_spec(env_id: str) -> Any:
         raise
     except gymnasium.error.Error:
         return env_id
-
-
-def is_slower_on_this_device(env_id: str) -> bool:
-    """Return whether an id of jaxenvs is Box2D's, which Gymnasium has too, and JAX runs on an accelerator.
-
-    A step of Box2D has 180 sequential rounds. An accelerator is sent the kernels of each, so that a step is expected to
-    take as long as a hundred of Gymnasium's. On a CPU, compiled rollouts are faster with any number of environments.
-    """
-    is_box2d = env_id.startswith(("LunarLander", "BipedalWalker")) and is_jax_id(env_id)
-    on_accelerator = is_box2d and jax.default_backend() != "cpu"
-    return on_accelerator and env_id in gymnasium.registry and importlib.util.find_spec("Box2D") is not None

@@ -21,7 +21,6 @@ import jaxenvs
 from bridge.environment_ids import (
     gymnasium_id,
     is_jax_id,
-    is_slower_on_this_device,
     jax_parameters,
     require_in_gymnasium,
     spec_of_jax_id,
@@ -38,6 +37,7 @@ from bridge.self_play.policy_pools import SELF, with_opponent
 from bridge.self_play.self_play_callback import SelfPlayCallback
 from bridge.vec_env.argument_checks import vec_monitor_kwargs
 from bridge.vec_env.jax_vec_env import JaxVecEnv
+from bridge.vec_env.placement import DEVICES
 from jaxenvs import Environment
 from jaxenvs.arguments import instance, is_array, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
@@ -65,6 +65,7 @@ def make_vec_env(
     *,
     backend: str = "auto",
     opponent: Any = None,
+    device: str = "auto",
 ) -> VecEnv:
     """Make a monitored VecEnv of JAX or Gymnasium environments, with the arguments of SB3's `make_vec_env`.
 
@@ -76,24 +77,22 @@ def make_vec_env(
       seed: environment i starts from `seed + start_index + i`.
       start_index: added to the seed, so that several VecEnvs can share one.
       monitor_dir: a folder for logs of episodes: one log of SB3's Monitor for each Gymnasium environment, which "ray"
-        writes on the environment's machine; for "jax" and "native" one log of VecMonitor, `monitor.csv`. Without a
-        folder, the infos have `episode` too.
+        writes on the environment's machine; for "jax" and "native" one log of VecMonitor, `monitor.csv`.
       wrapper_class: wraps each environment: a jaxenvs Wrapper for JAX environments, a Gymnasium one for others.
       env_kwargs: keywords of `gymnasium.make`, or parameters of the JAX environment.
       vec_env_cls: a class of VecEnv, such as SB3's SubprocVecEnv: then SB3's own `make_vec_env` does everything.
-      vec_env_kwargs: further arguments of ProcessVecEnv, RayVectorEnv or `vec_env_cls`; for JaxVecEnv only `devices`,
-        with which "auto" means "jax".
+      vec_env_kwargs: arguments of ProcessVecEnv, RayVectorEnv or `vec_env_cls`; or `devices`, for a JaxVecEnv.
       monitor_kwargs: arguments of Monitor; for "jax" and "native" only `info_keywords`, and Monitor's default values.
       wrapper_kwargs: arguments of `wrapper_class`.
       backend: "jax" for a JaxVecEnv, which steps all environments with one compiled function; "serial" for a
         SerialVecEnv, in this process; "process" for a ProcessVecEnv, in other processes; "ray" for a GymVecEnv of a
         RayVectorEnv, on a Ray cluster; "native" for a GymVecEnv of EnvPool, or else of a Gymnasium id's
-        `vector_entry_point`. "auto" is "jax" for what jaxenvs has, and "serial" for all others, and for Box2D on a GPU;
-        the log says which one. If the JAX environment lacks what other arguments ask for, such as
-        `render_mode="human"` or a Gymnasium wrapper, pass "serial".
+        `vector_entry_point`. "auto" is "jax" for what jaxenvs has, and "serial" for all others; the log says which one.
+        Pass "serial" if the JAX environment lacks what other arguments ask for, such as a Gymnasium wrapper.
       opponent: for a game of several players, who plays the other seats: "self", copies of the learner that a
         SelfPlayCallback makes; "random"; a zip, a model or a policy; a list of these, one of which is drawn for each
         game; or an Opponents. `wrapper_class` then wraps the game, so that all players see the same observations.
+      device: for "jax" only, where the JaxVecEnv steps: "cpu", "cuda" if JAX has a GPU, or "auto", by their number.
 
     Raises:
       ValueError, TypeError: an argument is invalid.
@@ -113,6 +112,7 @@ def make_vec_env(
         _as_dict("monitor_kwargs", monitor_kwargs),
         _as_dict("wrapper_kwargs", wrapper_kwargs),
         opponent,
+        one_of("device", device, DEVICES),
     )
     if opponent is not None and (vec_env_cls is not None or backend not in ("auto", "jax")):
         got = f"{backend=}" if vec_env_cls is None else f"vec_env_cls={shown(vec_env_cls)}"
@@ -137,6 +137,7 @@ class _Asked:
     monitor_kwargs: dict[str, Any]
     wrapper_kwargs: dict[str, Any]
     opponent: Any
+    device: str
 
     def __post_init__(self) -> None:
         if "filename" in self.monitor_kwargs:
@@ -168,6 +169,8 @@ def _make(asked: _Asked, backend: str) -> VecEnv:
             asked = dataclasses.replace(asked, env_id=made)
     elif backend not in ("jax", "native"):
         _hint(asked.env_id)
+    if asked.device != "auto" and backend != "jax":
+        raise ValueError(f"device is only for JAX environments, got device={asked.device!r} and {backend=}.")
     if backend == PARALLEL:
         return _parallel(asked)
     if backend in ("serial", "process", "ray"):
@@ -189,7 +192,7 @@ def _by_sb3(asked: _Asked, backend: str, vec_env_cls: Any) -> VecEnv:
         what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
         raise ValueError(f"vec_env_cls and {what} cannot be combined: pass one of them.")
     seed = None if asked.seed is None else asked.seed - asked.start_index
-    arguments = {name: value for name, value in vars(asked).items() if name != "opponent"}
+    arguments = {name: value for name, value in vars(asked).items() if name not in ("opponent", "device")}
     return env_util.make_vec_env(**{**arguments, "seed": seed, "vec_env_cls": vec_env_cls})
 
 
@@ -202,7 +205,7 @@ def _batched(asked: _Asked, backend: str) -> VecEnv:
     monitor_kwargs = vec_monitor_kwargs(asked.monitor_kwargs)
     if backend == "jax":
         env = with_opponent(asked.jax_env, asked.opponent)
-        jax_vec_env = JaxVecEnv(vectorize(env, asked.n_envs), seed=asked.seed, **vec_env_kwargs)
+        jax_vec_env = JaxVecEnv(vectorize(env, asked.n_envs), seed=asked.seed, device=asked.device, **vec_env_kwargs)
         if isinstance(asked.opponent, str) and asked.opponent == SELF:
             jax_vec_env.default_callback = SelfPlayCallback
         if isinstance(asked.env_id, str):
@@ -257,10 +260,6 @@ def _choose(asked: _Asked) -> tuple[str, Any]:
     env_id = asked.env_id
     backend, source = "jax", env_id
     if isinstance(env_id, str):
-        if is_slower_on_this_device(env_id):
-            what = "backend='serial', because Box2D is slow on a GPU or TPU. backend='jax' makes the JAX environment"
-            _say_once(logging.INFO, f"make_vec_env({env_id}): {what}.")
-            return "serial", env_id
         if not is_jax_id(env_id):
             require_in_gymnasium(env_id)
             backend = "serial"

@@ -54,6 +54,7 @@ class Algorithm(Protocol):
 
     # bridge's.
     engine: str
+    asked_device: str
     key: np.ndarray
 
     @property

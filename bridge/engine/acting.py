@@ -25,6 +25,7 @@ from bridge.translate.policies.off_policy_networks import (
     ExportedTD3Actor,
 )
 from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation.default_device import accelerator, bound, cached_by_device, on
 from jaxenvs.learn import Recalled, Rollout
 from jaxenvs.learn.interfaces import Memory, Observation
 from jaxenvs.learn.networks.distributions import Distribution
@@ -38,6 +39,9 @@ class Actor:
       network: the policy as JAX functions.
       compiled: the compiled functions: `act`; `predict`, which returns only what `predict` needs; and, for
         actor-critics, `act_and_evaluate` and `evaluate`.
+      device: where they run, the device in use when the actor was made; None: JAX's default device.
+      is_shared: whether the compiled functions see changes of the weights without a `refresh`.
+      copies: whether `refresh` copies the weights, because they are on another device.
     """
 
     network: ExportedPolicy | ExportedActor
@@ -46,26 +50,36 @@ class Actor:
         self.network = network
         self._parameters = parameters
         self.compiled = _compiled_functions(network)
+        self.copies = False
+        self.device = jax.config.jax_default_device  # type: ignore[attr-defined]
         self._addresses: list[int] = []
-        self._is_shared = False
+        self.is_shared = False
         self.refresh()
 
     def refresh(self) -> None:
         """Find the weights. They have moved if user code gave a parameter another tensor."""
         addresses = [parameter.data_ptr() for parameter in self._parameters]
-        if self._is_shared and addresses == self._addresses:
+        if self.is_shared and addresses == self._addresses:
             return
         module = self.network.module
-        if not all(is_where_jax_computes(parameter) for parameter in self._parameters):
-            self.params: dict[str, np.ndarray] | dict[str, jax.Array] = module.read(self._parameters)
+        with on(self.device):
+            self.copies = not all(is_where_jax_computes(parameter) for parameter in self._parameters)
+            is_on_host = accelerator() is None
+        self._params: dict[str, np.ndarray] | dict[str, jax.Array] | None = None
+        if self.copies:
             return
         shared = {name: to_jax(tensor) for (name, _), tensor in zip(module.inputs, self._parameters, strict=True)}
-        self.params = shared
+        self._params = shared
         self._addresses = addresses
         # On a GPU, PyTorch and JAX see each other's writes only when an array is passed from one to the other.
-        self._is_shared = jax.default_backend() == "cpu" and addresses == [
-            array.unsafe_buffer_pointer() for array in shared.values()
-        ]
+        self.is_shared = is_on_host and addresses == [array.unsafe_buffer_pointer() for array in shared.values()]
+
+    @property
+    def params(self) -> dict[str, np.ndarray] | dict[str, jax.Array]:
+        """The weights by name: as they are now, or copies from their first use after `refresh`."""
+        if self._params is None:
+            self._params = self.network.module.read(self._parameters)
+        return self._params
 
     def draw_noise(self, num_envs: int, n_steps: int, sde_sample_freq: int) -> np.ndarray | None:
         """Draw the noise of several steps at once from PyTorch's generator, as SB3 does, with a leading axis `n_steps`.
@@ -153,7 +167,7 @@ def _remembered(memory: dict[str, Memory] | None) -> tuple[Any, ...]:
 
 def is_where_jax_computes(tensor: torch.Tensor) -> bool:
     """Return whether JAX can use the memory of a tensor: PyTorch may have a GPU that JAX lacks, and vice versa."""
-    return tensor.device.type == ("cpu" if jax.default_backend() == "cpu" else "cuda")
+    return tensor.device.type == ("cpu" if accelerator() is None else "cuda")
 
 
 def unscaled(policy: ActorCriticPolicy, actions: np.ndarray) -> np.ndarray:
@@ -169,7 +183,7 @@ def is_nan(distribution: object) -> jax.Array:
     return jnp.any(jnp.stack([jnp.isnan(leaf).any() for leaf in jax.tree.leaves(distribution)]))
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_device
 def _compiled_functions(network: Any) -> SimpleNamespace:
     """Return the compiled functions of a network.
 
@@ -218,7 +232,7 @@ def _compiled_functions(network: Any) -> SimpleNamespace:
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
     functions: tuple[Any, ...] = (act, predict, act_and_evaluate, evaluate, evaluate_steps)
-    compiled = {function.__name__: jit(function) for function in functions}
+    compiled = {function.__name__: bound(jit(function)) for function in functions}
     return SimpleNamespace(**compiled)
 
 

@@ -20,6 +20,7 @@ from bridge.translate.pytorch.optimizers import (
     state_layout,
 )
 from bridge.translate.pytorch.vectors import Vector
+from jaxenvs.compilation.default_device import accelerator, device_in_use, here
 from jaxenvs.learn.learner_state import Optimizers
 
 Tensors = Mapping[str, Sequence[torch.Tensor]]
@@ -254,10 +255,10 @@ def commit_to_cpu(tree: Any) -> Any:
     JAX compiles a function anew for each combination of committed and uncommitted arguments. If one is committed, so
     are the results.
     """
-    first = jax.tree.leaves(tree)[0]
-    if jax.default_backend() != "cpu" or getattr(first, "committed", False):
+    first, tree = jax.tree.leaves(tree)[0], here(tree)
+    if accelerator() is not None or getattr(first, "committed", False):
         return tree
-    device = jax.devices()[0]
+    device = device_in_use()
 
     def commit(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         # JAX commits its arrays without a copy. Converting a NumPy number would copy it every time.

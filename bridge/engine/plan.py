@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import torch
 from jax.sharding import Mesh
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from bridge.engine.acting import Actor, EvaluatingActor
+from bridge.engine.choices import is_slower_compiled, placement_of, placement_of_acting, require_engine
 from bridge.engine.learner import Learner
 from bridge.engine.user_code.overrides import impure_schedules, inner_environments, names_of_user_code, replaced_in_sb3
 from bridge.errors import NotCompilable
@@ -37,15 +37,15 @@ from bridge.translate.pytorch.optimizers import export_optimizer
 from bridge.translate.pytorch.vectors import Vector
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
+from bridge.vec_env.placement import Placement
 from bridge.wrappers import WrappedEnv
 from bridge.wrappers.vec_check_nan import CompiledCheckNan
 from bridge.wrappers.vec_monitor import CompiledMonitor
 from bridge.wrappers.vec_normalize import own_statistics
 from jaxenvs.compilation import is_usable, require_usable
+from jaxenvs.compilation.default_device import on, on_device_of
 from jaxenvs.learn.learner_state import POLICY
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
-
-ENGINES = ("auto", "xla", "torch")
 
 # Attributes of a replay buffer on which a compiled function depends. If one changes, the plan is made anew.
 OF_BUFFERS = ("env", "her_ratio", "copy_info_dict", "handle_timeout_termination")
@@ -74,6 +74,7 @@ class Plan:
       user_code: names of the user's code that training calls (neither bridge's nor SB3's).
       reasons: why not everything is compiled, a sentence each.
       impure: why schedules among the user's code are not known to be pure, by their names.
+      placement: where compiled functions run, and why there.
     """
 
     mode: Mode = Mode.SB3
@@ -86,6 +87,7 @@ class Plan:
     user_code: tuple[str, ...] = ()
     reasons: list[str] = dataclasses.field(default_factory=list)
     impure: dict[str, str] = dataclasses.field(default_factory=dict)
+    placement: Placement = Placement()
 
     # What the plan was made for, to notice when that changes.
     _inputs: tuple[object, ...] = ()
@@ -103,6 +105,12 @@ class Plan:
         optimizers = tuple(self.learner.exported.items())
         return self.compiled(sequential, lambda: make(self.network, optimizers, sequential))  # type: ignore[no-any-return]
 
+    @property
+    def device(self) -> jax.Device | None:
+        """The device where compiled functions run; None: JAX's default device."""
+        return self.placement.device
+
+    @on_device_of("self")
     def compiled(self, key: bool | str, make: Callable[[], Any]) -> Any:
         """Return what `make` makes, made once for each key."""
         self._compiled[key] = made = self._compiled.get(key) or make()
@@ -123,6 +131,7 @@ class Plan:
             f"collecting: {self.mode.value}",
             f"updating: {'compiled' if self.updates else Mode.SB3.value}",
             *([] if self.mesh is None else [self._on_devices(self.mesh)]),
+            *filter(None, [self.placement.reason]),
             *(f"not compiled: {reason}" for reason in self.reasons),
         ]
         if self.user_code:
@@ -141,7 +150,8 @@ class Plan:
 
     def is_current(self, algorithm: Algorithm, env: VecEnv | None) -> bool:
         """Return whether a plan made now would be this one. User code may have changed anything in between."""
-        if self.network is not None and not is_usable():  # after a fork
+        is_orphaned = self.network is not None and not is_usable()  # after a fork
+        if is_orphaned or self.placement != placement_of(algorithm, env, self.collects):
             return False
         inputs = _inputs_of(algorithm, env)
         # Compared by identity: environments and policies have no useful equality.
@@ -173,17 +183,27 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     Raises:
       NotCompilable: with engine "xla", if not everything can be compiled.
     """
-    plan = Plan(user_code=names_of_user_code(algorithm, env), impure=impure_schedules(algorithm))
+    *_, inner = inner_environments(env)
+    placement = placement_of(algorithm, env, type(inner) is JaxVecEnv)
+    plan = _plan_on(placement, algorithm, env)
+    if not plan.collects and (other := placement_of(algorithm, env, False)) != placement:
+        plan = _plan_on(other, algorithm, env)
+    if algorithm.engine == "xla" and (plan.reasons or plan.mode is not Mode.COMPILED):
+        why = " ".join(plan.reasons) or f"A {type(env).__name__} steps its environments on the host, not in JAX."
+        raise NotCompilable(f'engine="xla" cannot compile this model: {why} Pass engine="auto" to allow a fallback.')
+    plan._inputs = _inputs_of(algorithm, env)
+    return plan
+
+
+def _plan_on(placement: Placement, algorithm: Algorithm, env: VecEnv | None) -> Plan:
+    plan = Plan(user_code=names_of_user_code(algorithm, env), impure=impure_schedules(algorithm), placement=placement)
     if algorithm.engine == "torch":
         plan.reasons.append('The model has engine="torch".')
     elif in_sb3 := replaced_in_sb3(algorithm):
         plan.reasons.append(f"Methods of SB3's {type(algorithm).__name__} were replaced: {', '.join(in_sb3)}.")
     elif _is_usable(plan.reasons):
-        (_plan_on_policy if isinstance(algorithm, OnPolicyAlgorithm) else _plan_off_policy)(plan, algorithm, env)
-    if algorithm.engine == "xla" and (plan.reasons or plan.mode is not Mode.COMPILED):
-        why = " ".join(plan.reasons) or f"A {type(env).__name__} steps its environments on the host, not in JAX."
-        raise NotCompilable(f'engine="xla" cannot compile this model: {why} Pass engine="auto" to allow a fallback.')
-    plan._inputs = _inputs_of(algorithm, env)
+        with on(placement.device):
+            (_plan_on_policy if isinstance(algorithm, OnPolicyAlgorithm) else _plan_off_policy)(plan, algorithm, env)
     return plan
 
 
@@ -222,7 +242,8 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         wrapped_env = None
     plan.mode, plan.wrapped_env = (Mode.ACTING if wrapped_env is None else Mode.COMPILED), wrapped_env
     if wrapped_env is None:
-        plan.actor = EvaluatingActor(plan.network, plan._snapshot.parameters)
+        with on(placement_of_acting(algorithm.asked_device, policy, algorithm.n_envs).device):
+            plan.actor = EvaluatingActor(plan.network, plan._snapshot.parameters)
     else:
         plan.mesh = wrapped_env.base.mesh
 
@@ -234,10 +255,9 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         _require_faster(algorithm)
         plan._snapshot.require_pure()
         network = export_actor(policy)
-        plan.actor, plan._acting = (
-            Actor(network, acting_tensors(policy, network)),
-            Snapshot(policy, [acting_part(policy)]),
-        )
+        with on(placement_of_acting(algorithm.asked_device, policy, algorithm.n_envs).device):
+            plan.actor = Actor(network, acting_tensors(policy, network))
+        plan._acting = Snapshot(policy, [acting_part(policy)])
         plan.mode = Mode.ACTING
         plan.network = export_off_policy(policy, plan.actor.network)  # type: ignore[arg-type]
         for name in network_names(policy):  # SB3's `train` uses the networks of the model
@@ -368,26 +388,6 @@ def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
         *(has_own_methods(each) for each in (buffer, *environments) if each is not None),
         *(own_statistics(each) for each in environments if type(each) is VecNormalize),
     )
-
-
-def is_slower_compiled(policy: torch.nn.Module) -> bool:
-    """Return whether a policy acts and learns more slowly in XLA than in PyTorch: with convolutions, on a CPU.
-
-    The cells with CnnPolicy of benchmarks/never_slower.py check it, on Atari's images.
-    """
-    convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in policy.modules())
-    return convolves and jax.default_backend() == "cpu"
-
-
-def require_engine(engine: str) -> str:
-    """Return the name of an engine.
-
-    Raises:
-      ValueError: there is no such engine.
-    """
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}.")
-    return engine
 
 
 def _is_usable(reasons: list[str]) -> bool:

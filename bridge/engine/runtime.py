@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxenvs.compilation.default_device import accelerator
 from jaxenvs.jax_names import COMPILE_EVENTS
 
 # Parameters of mallopt, from <malloc.h>.
@@ -85,7 +86,7 @@ def to_host(tree: Any) -> Any:
     """Return results of a compiled function as NumPy arrays, which must not be written to: on a CPU they are JAX's
     memory.
     """
-    if jax.default_backend() != "cpu":
+    if accelerator() is not None:
         return jax.device_get(tree)
     # device_get first starts to copy each array, which takes longer than everything else.
     leaves, structure = jax.tree.flatten(tree)

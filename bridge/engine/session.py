@@ -91,6 +91,8 @@ class Session:
     def current_plan(self, algorithm: Algorithm, env: VecEnv | None) -> Plan:
         """Return the plan. It is made anew if something that it depends on has changed."""
         if self.is_known and self.plan is not None:
+            if (actor := self.plan.actor) is not None and not actor.is_shared:
+                actor.refresh()  # an update may have changed the weights
             return self.plan
         *_, inner = inner_environments(env)
         env = None if inner is None else env

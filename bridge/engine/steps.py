@@ -26,6 +26,7 @@ from bridge.vec_env.packing import Packed, Packing
 from bridge.wrappers import CompiledWrapper, WrappedEnv
 from bridge.wrappers.wrapped_env import in_dtypes_of, step_wrappers
 from jaxenvs import VectorEnv, VectorTimeStep, struct
+from jaxenvs.compilation.default_device import here
 from jaxenvs.environment import static
 from jaxenvs.learn import CollectorState, Masked, Recalled
 from jaxenvs.learn.interfaces import Arrays, Step
@@ -128,7 +129,7 @@ class Environments:
         base = wrapped_env.base
         observation = wrapped_env.observation(last_obs)
         static_part = base.compiled.state, wrapped_env.types, masks
-        return cls(*static_part, base.venv, base.packed_state, wrapped_env.state(), observation, lstm_states)
+        return cls(*static_part, base.venv, here(base.packed_state), wrapped_env.state(), observation, lstm_states)
 
     def layout(self, per_env: Any, same: Any) -> Environments:
         """Return how arrays are divided over devices, as a prefix of this pytree.

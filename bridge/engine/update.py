@@ -21,6 +21,7 @@ from bridge.observations import map_parts
 from bridge.replay.replay_buffer import PrioritizedSamples
 from bridge.sb3 import Space
 from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation.default_device import bound, cached_by_device
 from jaxenvs.learn import LearnerState, OffPolicySettings, OnPolicySettings, Rollout, Transitions
 from jaxenvs.learn.devices import layouts, own_key, run_on
 from jaxenvs.learn.interfaces import OnPolicyNetwork
@@ -28,7 +29,7 @@ from jaxenvs.learn.off_policy.settings import OffPolicyNetworks
 from jaxenvs.learn.off_policy.store.replay import TD_ERRORS
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_device
 def compiled_update(
     network: OnPolicyNetwork | OffPolicyNetworks,
     optimizers: ExportedOptimizers,
@@ -75,7 +76,7 @@ def compiled_update(
     def update(*given: Any) -> Any:
         return run_on(mesh, compute, None if mesh is None else layouts(mesh)[1], *given)
 
-    return jax.jit(update, compiler_options=compiler_options(in_order=sequential))
+    return bound(jax.jit(update, compiler_options=compiler_options(in_order=sequential)))
 
 
 def read_learner(learner: Learner, num_updates: int) -> LearnerState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ from bridge.wrappers.vec_monitor import CompiledMonitor
 from bridge.wrappers.wrapped_env import step_wrappers
 from jaxenvs import VectorEnv, VectorTimeStep
 from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation.default_device import cached_by_device
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.wrappers.action_masker import action_masks
 
@@ -127,7 +127,7 @@ def _totals(
     return counted.episode_return.astype(timestep.episode_return.dtype), counted.episode_length
 
 
-@functools.cache
+@cached_by_device
 def compiled_function() -> Any:
-    """Return the jitted function, one for the process, so that a similar evaluation does not compile again."""
+    """Return the jitted function, one for each device, so that a similar evaluation does not compile again."""
     return jax.jit(_episodes, static_argnums=(0, 1, 2, 3, 4), compiler_options=compiler_options())

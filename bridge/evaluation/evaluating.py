@@ -20,6 +20,7 @@ from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.specs import SPECS
 from bridge.configuration import with_own_settings
 from bridge.contrib import is_maskable
+from bridge.engine.choices import placement_of_episodes
 from bridge.engine.user_code.overrides import inner_environments
 from bridge.environment_ids import is_jax_id
 from bridge.errors import NotCompilable
@@ -35,6 +36,7 @@ from bridge.wrappers import WrappedEnv
 from bridge.wrappers.vec_normalize import CompiledNormalize
 from jaxenvs import AutoresetMode, Environment, Evaluation, VectorEnv, arguments
 from jaxenvs.compilation import require_usable
+from jaxenvs.compilation.default_device import here, on
 from jaxenvs.learn import ActionHead
 from jaxenvs.rollout import NO_LIMIT, require_ends
 from jaxenvs.wrappers.action_masker import require_action_masks
@@ -112,7 +114,9 @@ def evaluate(
     _require_spaces(policy, network, stack, venv.env_at(0))
     require_ends(venv.env_at(0), max_steps)
     num_envs = _num_envs(n_episodes, max_envs, venv) if wrapped_env.any_num_envs else stack.num_envs
-    return _at_once(model, policy, network, venv, wrapped_env, num_envs, n_episodes, deterministic, seed, max_steps)
+    numbers = num_envs, n_episodes, deterministic, seed, max_steps
+    with on(placement_of_episodes(model, policy, venv, num_envs).device):
+        return _at_once(model, policy, network, venv, wrapped_env, *numbers)
 
 
 def _num_envs(n_episodes: int, max_envs: int, venv: VectorEnv) -> int:
@@ -173,7 +177,7 @@ def _at_once(
             copies = wrapped_env.around(base)
             observation = copies.reset()
             around = WrappedEnv.of(copies)
-            begun = base.packed_state, around.state(), around.observation(observation)
+            begun = here(base.packed_state), around.state(), around.observation(observation)
         venv = base.venv
         if not isinstance(venv, Agents):  # they always start again, and what follows an episode is ignored
             venv = dataclasses.replace(venv, autoreset=AutoresetMode.DISABLED)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxenvs.compilation.default_device import beside
 from jaxenvs.learn import Replay
 
 
@@ -47,7 +48,8 @@ class WaitingSteps:
 
     def written_to(self, replay: Replay) -> Replay:
         """Return a store, which is donated, with these steps."""
-        return _write(replay, self.steps, np.int32(self.count))  # type: ignore[no-any-return]
+        with beside(replay.reward):
+            return _write(replay, self.steps, np.int32(self.count))  # type: ignore[no-any-return]
 
 
 def write(replay: Replay, steps: Any, count: Any) -> Replay:

@@ -96,6 +96,7 @@ def _with_seeds(model: Any, seeds: list[int]) -> list[Model]:
         file.seek(0)
         own = type(model).load(file, env=_with_seed(model.get_env(), seed), device=model.device, seed=seed)
         own._setup_model()  # draws new weights; `load` has set the saved ones
+        own.asked_device = model.asked_device
         models.append(own)
     return models
 

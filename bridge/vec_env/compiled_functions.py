@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,10 +14,12 @@ from jax.tree_util import PyTreeDef
 
 from bridge.vec_env.argument_checks import require_memory
 from bridge.vec_env.packing import Packed, Packing, Stacking
+from bridge.vec_env.placement import of_environments
 from jaxenvs import VectorEnv, VectorState
 from jaxenvs.arrays import key_impl
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure_by_default
+from jaxenvs.compilation.default_device import bound, cached_by_device, on
 from jaxenvs.learn.devices import layout_behind, layouts, on_each, place
 from jaxenvs.vector import VectorTimeStep
 from jaxenvs.wrappers.action_masker import action_masks, has_action_masks
@@ -60,18 +61,21 @@ class CompiledFunctions:
     """
 
     @classmethod
-    def of(cls, venv: VectorEnv, mesh: Mesh | None = None) -> CompiledFunctions:
+    def of(cls, venv: VectorEnv, mesh: Mesh | None = None, device: str = "auto") -> CompiledFunctions:
         """Return the functions for all VectorEnvs like this one: only the values of their parameters may differ.
 
-        If there is a mesh, the environments are divided equally among its devices.
+        If there is a mesh, the environments are divided equally among its devices. Else `device` is a JaxVecEnv's.
         """
         configure_by_default()
+        placed = None if mesh is not None else of_environments(device, venv).device
         kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
         x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-        return _functions_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
+        with on(placed):
+            return _functions_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
 
     def __init__(self, venv: VectorEnv, mesh: Mesh | None) -> None:
-        """Trace the environments, and jit their functions, which compile at their first call."""
+        """Trace the environments, and jit their functions, which compile at their first call, for the device in use."""
+        self._device = jax.config.jax_default_device  # type: ignore[attr-defined]
         self._mesh, part = mesh, venv if mesh is None else _part(venv, mesh.size)
         state, timestep = _first(part)
         if mesh is None:
@@ -103,11 +107,12 @@ class CompiledFunctions:
         """
         if self._mesh is not None:
             function = on_each(function, self._mesh, specs, self._per_env)
-        return jax.jit(function, compiler_options=compiler_options(), **options)
+        return bound(jax.jit(function, compiler_options=compiler_options(), **options))
 
     def parameters(self, venv: VectorEnv) -> list[jax.Array]:
         """Return the parameters of `venv` on the device, in the form that the compiled functions take."""
-        stacks = self._stacking.stack(_leaves(venv))
+        with on(self._device):
+            stacks = self._stacking.stack(_leaves(venv))
         return stacks if self._mesh is None else place(stacks, self._own, self._mesh)
 
     def outputs_on_host(self, packed: Packed) -> Outputs:
@@ -200,7 +205,7 @@ class _Unhashed:
         return isinstance(other, _Unhashed)
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_device
 def _functions_of_kind(
     structure: PyTreeDef, kinds: tuple[object, ...], x64: bool, mesh: Mesh | None, venv: _Unhashed
 ) -> CompiledFunctions:

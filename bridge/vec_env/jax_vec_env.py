@@ -23,9 +23,10 @@ from bridge.vec_env.base import MAX_IMAGES, BatchedVecEnv
 from bridge.vec_env.compiled_functions import CompiledFunctions
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
 from bridge.vec_env.packing import Packed
+from bridge.vec_env.placement import DEVICES
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import Environment, VectorEnv
-from jaxenvs.arguments import function, instance
+from jaxenvs.arguments import function, instance, one_of
 from jaxenvs.compilation import require_usable
 from jaxenvs.learn import make_mesh
 from jaxenvs.parameters import with_parameter
@@ -58,6 +59,7 @@ class JaxVecEnv(BatchedVecEnv):
         num_envs: int | None = None,
         seed: int | None = None,
         devices: int | Mesh | None = None,
+        device: str = "auto",
     ) -> None:
         """Prepare to step the environments; `reset` starts their first episodes.
 
@@ -68,6 +70,7 @@ class JaxVecEnv(BatchedVecEnv):
             `seed + i`. If not given, NumPy's global generator draws a seed at the first reset, as in SB3.
           devices: a number of JAX devices, or a mesh with one axis, to divide the environments equally among. Results
             are the same as on one device; bridge's algorithms also train on these devices.
+          device: where this object steps them: "cpu", "cuda", or "auto", the GPU for thousands (docs/gpu.md).
 
         Raises:
           ValueError, TypeError: an argument, or a space of the environment, is invalid.
@@ -77,7 +80,8 @@ class JaxVecEnv(BatchedVecEnv):
         self.spec: EnvSpec | None = None  # Gymnasium's, if make_vec_env made the environments from an id
         venv = checks.vector_env_of(env, num_envs)
         self.mesh = checks.mesh_of(devices, venv.num_envs)
-        self._use(with_action_masks(venv, CompiledFunctions.of(venv).timestep))
+        self._asked_device = one_of("device", device, DEVICES)
+        self._use(with_action_masks(venv, CompiledFunctions.of(venv, None, device).timestep))
         observation_space, action_space = checks.shared_spaces(self.venv)
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
         self._observation_dtypes = checks.observation_dtypes(observation_space, self.compiled.timestep.observation)
@@ -97,7 +101,7 @@ class JaxVecEnv(BatchedVecEnv):
         new = object.__new__(JaxVecEnv)
         vars(new).update(vars(self))
         new._state = new._stepping = new.mesh = None
-        new._use(with_action_masks(venv, CompiledFunctions.of(venv).timestep))
+        new._use(with_action_masks(venv, CompiledFunctions.of(venv, None, self._asked_device).timestep))
         new._check_action = ActionChecker(self.action_space, venv.num_envs)
         new.quiet_infos = QuietInfos(venv.num_envs)
         BatchedVecEnv.__init__(new, venv.num_envs, self.observation_space, self.action_space)
@@ -319,11 +323,10 @@ class JaxVecEnv(BatchedVecEnv):
 
     def __getstate__(self) -> dict[str, Any]:
         state = None if self._state is None else self.get_state()
-        stepping = jax.device_get(self._stepping)
         # Only the number of devices is pickled, because another process has other device objects.
         mesh = None if self.mesh is None else self.mesh.size
-        own = {"compiled": None, "_parameters": None, "_state": state, "_stepping": stepping, "mesh": mesh}
-        return {**self.__dict__, **own}
+        own = {"compiled": None, "_parameters": None, "_state": state, "mesh": mesh}
+        return {**self.__dict__, **own, "_stepping": jax.device_get(self._stepping)}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
         self.__dict__.update(attributes)
@@ -365,7 +368,7 @@ class JaxVecEnv(BatchedVecEnv):
     def _use(self, venv: VectorEnv) -> None:
         """Switch to other parameters, with the compiled functions that they need."""
         require_usable()
-        compiled: CompiledFunctions = CompiledFunctions.of(venv, self.mesh)
+        compiled: CompiledFunctions = CompiledFunctions.of(venv, self.mesh, self._asked_device)
         parameters = compiled.parameters(venv)
         # One statement, which Ctrl-C cannot interrupt halfway.
         self.venv, self.compiled, self._parameters = venv, compiled, parameters

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jaxenvs.compilation.default_device import platform
 from jaxenvs.compilation.faults import guard
 from jaxenvs.compilation.process_guard import guard_process
 from jaxenvs.jax_names import has_run, is_tracing
@@ -69,12 +70,12 @@ def compiler_options(in_order: bool = True) -> dict[str, str]:
     Args:
       in_order: whether kernels run one after the other, which is faster if they are small.
     """
-    return dict(_compiler_options(in_order))
+    return dict(_compiler_options(platform(), in_order))
 
 
 @functools.cache
-def _compiler_options(in_order: bool) -> dict[str, str]:
-    if jax.default_backend() != "cpu":
+def _compiler_options(platform: str, in_order: bool) -> dict[str, str]:
+    if platform != "cpu":
         return {}
     options = {**OPTIONS, **(IN_ORDER if in_order else {}), **guard()}
     if _are_known(options):
@@ -84,18 +85,20 @@ def _compiler_options(in_order: bool) -> dict[str, str]:
 
 def guarded_jit(function: Callable[..., Any], *, static_argnums: tuple[int, ...] = ()) -> Callable[..., Any]:
     """`jax.jit` with no option but the guard, if this jaxlib needs it. The options are made in the first call, because
-    JAX begins to run when it is asked for its backend. Inside of another compiled function, that one's options hold.
+    JAX begins to run when it is asked for its devices. Inside of another compiled function, that one's options hold.
     """
     inner = jax.jit(function, static_argnums=static_argnums)
 
     @functools.cache
-    def compiled() -> Any:
-        options = guard() if jax.default_backend() == "cpu" else None
+    def compiled(default_device: Any) -> Any:
+        options = guard() if platform() == "cpu" else None
         return jax.jit(function, static_argnums=static_argnums, compiler_options=options)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        return inner(*arguments) if is_tracing() else compiled()(*arguments)
+        if is_tracing():
+            return inner(*arguments)
+        return compiled(jax.config.jax_default_device)(*arguments)  # type: ignore[attr-defined]
 
     vars(call)["compiled"] = compiled
     return call

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxenvs.compilation.default_device import platform
 from jaxenvs.learn.devices import pmean
 
 # Adam as Stable-Baselines3 sets it. As in all optimizers here, the learning rate is left out:
@@ -73,7 +74,7 @@ def _join(
 ) -> tuple[jax.Array]:
     if starts is None:
         starts = tuple(itertools.accumulate(sizes, initial=0))[:-1]
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return (_concatenate(sizes, starts, length, parts),)
     vector = jnp.zeros(length, parts[0].dtype)
     # The largest part, a product, comes first: XLA would recompute a part that is written first and is a sum over a

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure_by_default
+from jaxenvs.compilation.default_device import cached_by_device, platform
 from jaxenvs.jax_names import has_run
 from jaxenvs.learn.devices import layouts, on_each, require_mesh
 from jaxenvs.learn.progress_bar import one_bar
@@ -93,12 +94,12 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | No
     return _compiled(function, structure, kinds, num_cores(), x64)
 
 
-@functools.lru_cache(maxsize=32)
+@cached_by_device
 def _compiled(
     function: Callable[..., Any], structure: Any, kinds: tuple[Any, ...], cores: int, x64: bool
 ) -> Callable[..., Any]:
     size = kinds[0][0][0]
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return jax.jit(jax.vmap(function)).lower(*_empty(structure, kinds, size)).compile()
     num_groups = min(cores, size)
     if num_groups > 1 and not _can_spread():
@@ -144,7 +145,7 @@ def _compiled_on_devices(
     def each(arguments: Any) -> Any:
         return function(*arguments)
 
-    is_cpu = jax.default_backend() == "cpu"
+    is_cpu = platform() == "cpu"
     some = functools.partial(jax.lax.map, each) if is_cpu else jax.vmap(each)
     num_runs = len(rows) if is_cpu else mesh.size
     jitted = jax.jit(on_each(some, mesh, (divided,), divided), compiler_options=compiler_options())

@@ -24,6 +24,8 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from jaxenvs.compilation.default_device import platform
+
 BLOCK = 64  # batch elements whose joints are solved together
 
 
@@ -83,7 +85,7 @@ def _as_a_call(function: Callable[..., Any], **attributes: bool) -> Callable[...
     @wraps(function)
     def call(*arguments: Any) -> Any:
         results = jax.jit(function)(*arguments)
-        if jax.default_backend() != "cpu":
+        if platform() != "cpu":
             return results
         words = {name: str(value).lower() for name, value in attributes.items()}
         return jax.tree.map(lambda result: set_xla_metadata(result, **words), results)  # type: ignore[no-untyped-call]
@@ -98,7 +100,7 @@ def _batched(
     work: Callable[..., jax.Array] | None = None,
 ) -> Callable[..., Any]:
     def call_batch(*arguments: Any) -> Any:
-        if jax.default_backend() != "cpu":
+        if platform() != "cpu":
             return jax.vmap(function)(*arguments)
         number = jax.tree.leaves(arguments)[0].shape[0]
         if number == 1:  # no loop: XLA (jaxlib 0.10) aborts when it compiles some loops of a single iteration

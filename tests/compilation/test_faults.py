@@ -62,7 +62,7 @@ def test_trainings_over_a_mesh_are_guarded(monkeypatch):
     monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or make(*args, **kwargs))
     monkeypatch.setattr(faults, "jaxlib_version", "0.10.2")
     training_module._advance_on_devices.compiled.cache_clear()
-    training_module._advance_on_devices.compiled()
+    training_module._advance_on_devices.compiled(None)
     assert options[-1]["compiler_options"] == faults.GUARDS["0.10.2"]
 
 

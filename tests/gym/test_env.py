@@ -322,4 +322,4 @@ class TestParameters:
 
 
 def _num_compiled() -> int:
-    return sum(function.compiled()._cache_size() for function in (env_module._reset, env_module._step))
+    return sum(function.compiled(None)._cache_size() for function in (env_module._reset, env_module._step))

@@ -26,7 +26,8 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
 from bridge.configuration import with_own_settings, without_dynamo
-from bridge.engine.plan import Plan, is_slower_compiled, require_engine
+from bridge.engine.choices import is_slower_compiled, require_engine
+from bridge.engine.plan import Plan
 from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import Session
 from bridge.engine.user_code.overrides import inner_environments
@@ -59,6 +60,8 @@ class CompiledAlgorithm(BaseAlgorithm):
     """Base class of all of bridge's algorithms, mixed in before the SB3 class, and with its attributes and methods."""
 
     engine: str
+    # The argument `device`: "cpu", "cuda", or "auto" also for any other.
+    asked_device: str = "auto"
     key: np.ndarray
     # Whether the model was trained on observations that a VecNormalize had normalized. `evaluate` without one reads it.
     normalized_observations: bool = False
@@ -79,12 +82,14 @@ class CompiledAlgorithm(BaseAlgorithm):
 
         Args:
           policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
-            VectorEnv. Where SB3 would create a replay buffer of SB3, a bridge.ReplayBuffer is created.
+            VectorEnv. Where SB3 would create a replay buffer of SB3, a bridge.ReplayBuffer is created. `device` is also
+            where compiled functions run, if JAX has a GPU; with "auto", where their work runs faster (docs/gpu.md).
           engine: "auto" compiles what it can, falls back for the rest, and logs why: it falls back first to one
             compiled function that acts, called at every step, and another that updates, then to SB3's own code. "xla"
             raises an error instead of falling back. "torch" compiles nothing.
         """
         self.engine = require_engine(engine)
+        self.asked_device = str(kwargs.get("device", "auto")).partition(":")[0]
         given, env = env, as_vec_env(env)
         if isinstance(given, str) and env is not given and kwargs.get("verbose", 0) >= 1:
             print(f"Creating environment from the given name '{given}'")  # as SB3 does
@@ -192,7 +197,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         """
         policy: Any = self.policy
         if self._predictor is None or not self._predictor.is_current(policy):
-            self._predictor = Predictor(policy, compiles=self.engine != "torch")
+            self._predictor = Predictor(policy, self.engine != "torch", self.asked_device)
         given = self._predictor.predict(observation, deterministic, state, episode_start, **further)
         if given is None:
             given = self._predict_by_sb3(observation, state, episode_start, deterministic, **further)
@@ -296,7 +301,7 @@ class CompiledAlgorithm(BaseAlgorithm):
             super().save(unfinished, *args, **kwargs)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), *NOT_SAVED]
+        return [*super()._excluded_save_params(), *NOT_SAVED, "asked_device"]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in NOT_SAVED}

@@ -322,7 +322,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         if is_planned and on_jax:
             action = jax_steps.sample_action(self, plan, self._steps_on_jax)
             self._steps_on_jax += 1
-        elif is_planned and not self.use_sde:
+        elif is_planned and not self.use_sde and (session.is_known or not plan.actor.copies):
             if not session.is_known:
                 plan.actor.refresh()
             action = self._act(plan.actor, action_noise, n_envs)
@@ -350,8 +350,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         infos: Infos,
     ) -> None:
         plan = self._session.plan
-        if self._collects_on_jax:
-            return jax_steps.store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        if self._collects_on_jax and plan is not None:
+            return jax_steps.store_transition(self, plan, replay_buffer, buffer_action, new_obs, reward, dones, infos)
         if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.user_code:
             return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         add_quickly(replay_buffer, self._last_obs, new_obs, buffer_action, reward, dones, infos)

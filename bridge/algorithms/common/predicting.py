@@ -21,8 +21,8 @@ from stable_baselines3.common.preprocessing import is_image_space
 from bridge.contrib import is_recurrent
 from bridge.dlpack import to_jax, to_torch
 from bridge.engine.acting import Actor, NoiseSource, draws_nothing, is_where_jax_computes
+from bridge.engine.choices import is_slower_compiled, placement_of_acting, policy_is_on_gpu
 from bridge.engine.lstm_state import Memory
-from bridge.engine.plan import is_slower_compiled
 from bridge.engine.runtime import compile_meanwhile
 from bridge.errors import NotCompilable
 from bridge.observations import map_parts
@@ -33,6 +33,7 @@ from bridge.translate.policies.off_policy import acting_part, acting_tensors, ex
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.compilation import is_usable, require_usable
+from jaxenvs.compilation.default_device import accelerator, on
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.interfaces import Arrays, Observation
 from jaxenvs.wrappers.action_masker import mask_size
@@ -52,12 +53,15 @@ class Predictor:
     Args:
       policy: SB3's.
       compiles: whether to compile, if the policy has a translation.
+      asked_device: the model's.
     """
 
-    def __init__(self, policy: BasePolicy, compiles: bool) -> None:
+    def __init__(self, policy: BasePolicy, compiles: bool, asked_device: str = "auto") -> None:
         self._policy = policy
         self._snapshot = Snapshot(policy, [acting_part(policy)])
-        self._actor = _actor_of(policy, self._snapshot) if compiles else None
+        self._actor = _actor_of(policy, self._snapshot, asked_device) if compiles else None
+        self._asked_device, self._chooses = asked_device, self._actor is not None and accelerator() is not None
+        self._actors: dict[int, Actor] = {}  # by the number of observations, if that decides where they act
         self._calls: collections.Counter[Any] = collections.Counter()
         self._compiling: dict[Any, Future[object]] = {}
         self._compiled: set[Any] = set()
@@ -205,9 +209,19 @@ class Predictor:
     def _arguments(self, seen: Observation, num: int, deterministic: bool) -> tuple[Any, ...]:
         """Return the compiled function and its arguments, for `num` observations."""
         assert self._actor is not None
-        self._actor.refresh()
+        actor = self._actor_for(num) if self._chooses else self._actor
+        actor.refresh()
         noise = None if deterministic or self._draw is None else self._draw(num)
-        return self._actor.compiled.predict, self._actor.params, self._actor.network.from_host(seen), noise
+        return actor.compiled.predict, actor.params, actor.network.from_host(seen), noise
+
+    def _actor_for(self, num: int) -> Actor:
+        """Return the actor for `num` observations, on the CPU or on an accelerator."""
+        if num not in self._actors:
+            assert self._actor is not None
+            with on(placement_of_acting(self._asked_device, self._policy, num).device):
+                network = self._actor.network
+                self._actors[num] = Actor(network, acting_tensors(self._policy, network))
+        return self._actors[num]
 
     def _predict_tensors(
         self, observation: Any, is_jax: bool, deterministic: bool, state: Any, episode_start: Any, action_masks: Any
@@ -267,15 +281,18 @@ class Predictor:
         return torch.clamp(action, low, high), state
 
 
-def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
+def _actor_of(policy: BasePolicy, snapshot: Snapshot, asked_device: str) -> Actor | None:
     """Return the policy as compiled functions; None if it has no translation, or if PyTorch is faster."""
     try:
         require_usable()
-        if policy.device.type != "cpu" or is_slower_compiled(policy) or keeps_changing(policy):
+        if policy_is_on_gpu(policy):  # a call would copy the weights, or wait for the GPU longer than PyTorch
             return None
-        snapshot.require_pure()
-        network = export_acting(policy)
-        return Actor(network, acting_tensors(policy, network))
+        with on(placement_of_acting(asked_device, policy, 1).device):
+            if is_slower_compiled(policy) or keeps_changing(policy):
+                return None
+            snapshot.require_pure()
+            network = export_acting(policy)
+            return Actor(network, acting_tensors(policy, network))
     except (NotCompilable, RuntimeError):
         return None
 

@@ -32,6 +32,7 @@ from bridge.engine.user_code.overrides import is_constant
 from bridge.sb3 import OffPolicy
 from bridge.translate.policies.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation.default_device import cached_by_device, on_device_of
 from jaxenvs.learn import CollectorState, LearnerState, Replay
 from jaxenvs.learn.devices import Sharded, layout_behind, layouts, run_on
 from jaxenvs.learn.off_policy import driver
@@ -87,7 +88,7 @@ def _train(
     return dataclasses.replace(run, exploration=exploration, kept=()), final_state, run.kept
 
 
-@functools.cache
+@cached_by_device
 def compiled_function(mesh: Mesh | None) -> Callable[..., Any]:
     """Return the compiled function, jitted once per process.
 
@@ -119,6 +120,7 @@ def most_steps(num_envs: int) -> int:
     return max(1, min(MOST_STEPS, MOST_OF_ALL // num_envs))
 
 
+@on_device_of("plan")
 def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> TrainingResults:
     """Run the compiled function, and write its results back to where SB3 has them.
 

@@ -6,7 +6,6 @@ A callback that needs every step therefore changes no bit of a training.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +23,7 @@ from bridge.sb3 import Infos, OffPolicy
 from bridge.translate.action_noise import write_noise_state
 from jaxenvs import VectorEnv
 from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation.default_device import bound, cached_by_device, here, on_device_of
 from jaxenvs.learn import LearnerState, OffPolicySettings, Replay
 from jaxenvs.learn.off_policy.iteration import Iteration, Noise, choose, is_ready, num_at_once
 from jaxenvs.learn.off_policy.settings import OffPolicyNetworks
@@ -99,6 +99,7 @@ def settings_on_device(algorithm: OffPolicy) -> OffPolicySettings:
     return kept[1]
 
 
+@on_device_of("plan")
 def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
     """Run the update that is due, as the compiled training does before its next step, and write the results back.
 
@@ -123,7 +124,7 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
     given = settings, rate, learner.settings(), state, venv, ahead.noise, index
     most = steps_together(algorithm)
     # Last, because whatever fails from here on must return the store to the buffer.
-    replay, waiting = buffer.to_device_with_steps(rows_to_come(algorithm), most)
+    replay, waiting = here(buffer.to_device_with_steps(rows_to_come(algorithm), most))
     try:
         state, replay, metrics, is_ready = run(*given, replay, waiting.steps, np.int32(waiting.count))
     except BaseException:
@@ -138,7 +139,7 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
     return {name: value.item() for name, value in metrics.items()}, 1
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_device
 def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers) -> Callable[..., Any]:
     """Return the function that updates: the same arithmetic as in `driver.run`, without steps around it."""
 
@@ -162,10 +163,10 @@ def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers
         learner, metrics = iteration.update(now, learner, replay, jax.tree.map(lambda leaf: leaf[index], noise), ready)
         return learner, replay, metrics, ready
 
-    return jax.jit(compute, donate_argnums=(7,), compiler_options=compiler_options())
+    return bound(jax.jit(compute, donate_argnums=(7,), compiler_options=compiler_options()))
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_device
 def _drawing_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
     """Return the function that draws the noise of several iterations."""
 
@@ -178,7 +179,7 @@ def _drawing_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
         drawn: Noise = jax.vmap(one)(first + jnp.arange(num, dtype=jnp.int32))
         return drawn
 
-    return jax.jit(draw, compiler_options=compiler_options())
+    return bound(jax.jit(draw, compiler_options=compiler_options()))
 
 
 def steps_together(algorithm: OffPolicy) -> int:
@@ -186,8 +187,16 @@ def steps_together(algorithm: OffPolicy) -> int:
     return min(algorithm._frequency.frequency, MOST_WAITING)
 
 
+@on_device_of("plan")
 def store_transition(
-    algorithm: OffPolicy, buffer: Any, action: np.ndarray, new_obs: Any, reward: np.ndarray, dones: Any, infos: Infos
+    algorithm: OffPolicy,
+    plan: Plan,
+    buffer: Any,
+    action: np.ndarray,
+    new_obs: Any,
+    reward: np.ndarray,
+    dones: Any,
+    infos: Infos,
 ) -> None:
     """Store a step where the compiled training keeps its steps."""
     if algorithm._steps_on_jax == 1 or not buffer.is_on_device:
@@ -207,7 +216,7 @@ def store_transition(
     algorithm._last_obs = algorithm._last_original_obs = new_obs
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_device
 def _acting_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
     """Return the function that acts, one for each policy, because finding it by static arguments would take long."""
 
@@ -228,4 +237,4 @@ def _acting_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
         action, action_noise = choose(now, policy, params, observation, drawn, action_noise, num_timesteps, no_progress)
         return action, policy.to_env(action), action_noise
 
-    return jax.jit(act, compiler_options=compiler_options())
+    return bound(jax.jit(act, compiler_options=compiler_options()))

@@ -25,6 +25,7 @@ from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.wrappers import WrappedEnv
 from jaxenvs import struct
 from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation.default_device import cached_by_device, on_device_of
 from jaxenvs.environment import static
 from jaxenvs.learn import CollectorState, LearnerState, OnPolicySettings, Rollout, collect
 from jaxenvs.learn.devices import all_of, layout_behind, layouts, own_key, run_on
@@ -164,7 +165,7 @@ def _iterations(
     return collecting.environments.final_state(collector), (jax.random.key_data(key), rollout, learner, kept)
 
 
-@functools.cache
+@cached_by_device
 def _compiled_functions(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the two compiled functions, of a rollout and of iterations, jitted once per process.
 
@@ -193,6 +194,7 @@ def _specs(mesh: Mesh | None, collecting: Collecting) -> tuple[Any, ...]:
     return final_state, same, layout_behind(mesh), layout_behind(mesh, 2)
 
 
+@on_device_of("plan")
 def run_rollout(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer) -> Collected:
     """Run the compiled function of one rollout, without changing anything.
 
@@ -238,6 +240,7 @@ def iterations_per_call(n_steps: int, num_envs: int) -> int:
     return max(1, min(MOST_ITERATIONS, MOST_STEPS // (n_steps * num_envs)))
 
 
+@on_device_of("plan")
 def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySettings]) -> Collected | None:
     """Run the compiled function of several iterations, without changing anything.
 

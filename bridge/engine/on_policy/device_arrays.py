@@ -53,7 +53,9 @@ def stays_on_device(algorithm: OnPolicy, plan: Plan, env: VecEnv, callback: Base
     encoding = plan.network.encoding
     encodings = [encoding] if isinstance(encoding, Encoding) else [part for _, part in encoding]
     return (
-        is_where_jax_computes(torch.empty(0, device=env.tensor_device))
+        plan.device is None
+        and plan.actor.device is None
+        and is_where_jax_computes(torch.empty(0, device=env.tensor_device))
         and (env.tensor_device.index or 0) == jax.local_devices()[0].id
         and not any(part.nvec for part in encodings)
         and WIDE_INTEGERS.isdisjoint(array.dtype for array in parts_of(algorithm.rollout_buffer.observations))

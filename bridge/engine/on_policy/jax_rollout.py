@@ -20,6 +20,7 @@ from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout
 from bridge.sb3 import Infos, OnPolicy
 from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation.default_device import bound, cached_by_device, on_device_of
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.on_policy.collecting import (
     rollout_noise,
@@ -42,6 +43,7 @@ class OnJax:
       step: the number of the step that is being taken.
     """
 
+    @on_device_of("plan")
     def __init__(self, algorithm: OnPolicy, plan: Plan, n_steps: int, callback: BaseCallback) -> None:
         self._algorithm, self._n_steps, self._callback = algorithm, n_steps, callback
         assert plan.params is not None
@@ -139,7 +141,7 @@ def _write(batch: Any, at: tuple[int, int], observation: Any) -> None:
         part[at] = np.asarray(value).reshape(part[at].shape)
 
 
-@functools.lru_cache(maxsize=64)
+@cached_by_device
 def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the functions that draw the noise of a rollout, and that evaluate one, as `collect` does."""
 
@@ -159,4 +161,4 @@ def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[...,
         return value, *with_advantages(network, params, reward, value, bootstrap, done, last, *discounts)
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
-    return jit(noise, static_argnums=(3, 4)), jit(evaluate)
+    return bound(jit(noise, static_argnums=(3, 4))), bound(jit(evaluate))

@@ -136,7 +136,8 @@ class _Acting:
 
     def _arm(self) -> None:
         policy = self._algorithm.policy
-        if self._plan.acts_as_planned(policy):  # else PyTorch acts
+        # Else PyTorch acts, which takes less time than to copy the weights in each step.
+        if self._plan.acts_as_planned(policy) and (self._on_jax is not None or not self._actor.copies):
             vars(policy)["forward"] = self._forward
 
     def disarm(self) -> None:

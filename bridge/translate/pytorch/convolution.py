@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bridge.errors import NotCompilable
+from jaxenvs.compilation.default_device import platform
 
 # The most bytes of windows at a time, so that they stay in a core's cache. The windows of a minibatch of 256 images of
 # Atari have 105 MB.
@@ -49,7 +50,7 @@ def conv(
     else:
         pads = [(pad, pad) for pad in _each(0 if isinstance(padding, str) else padding, len(kernel))]
     bias = jnp.zeros(out, weight.dtype) if bias is None else bias
-    if jax.default_backend() != "cpu" or groups != 1 or set(dilations) != {1}:
+    if platform() != "cpu" or groups != 1 or set(dilations) != {1}:
         y = jax.lax.conv_general_dilated(x, weight, strides, pads, rhs_dilation=dilations, feature_group_count=groups)
         return y + bias.reshape(-1, *[1] * len(kernel))
     if len(kernel) == 1:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxenvs.compilation.default_device import platform
 from jaxenvs.environment import Environment
 from jaxenvs.learn.interfaces import Arrays, Masked, OnPolicyNetwork
 from jaxenvs.learn.networks.distributions import (
@@ -38,7 +39,7 @@ def orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array
     def draw(key: jax.Array) -> jax.Array:
         return jax.nn.initializers.orthogonal(gain)(key, shape, float)
 
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return draw(key)
     drawn: jax.Array = jax.custom_batching.sequential_vmap(draw)(key)  # type: ignore[no-untyped-call]
     return drawn

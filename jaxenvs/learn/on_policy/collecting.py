@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxenvs.compilation.default_device import platform
 from jaxenvs.environment import struct
 from jaxenvs.learn import devices
 from jaxenvs.learn.interfaces import Arrays, CollectorState, Masked, Observation, OnPolicyNetwork, Recalled, Step
@@ -169,7 +170,7 @@ def values_are_known_early(observation: Observation) -> bool:
     """
     leaves = jax.tree.leaves(observation)
     row_bytes = sum(leaf.nbytes for leaf in leaves) // leaves[0].shape[0]
-    return bool(row_bytes >= LARGE_OBSERVATION and jax.default_backend() == "cpu")
+    return bool(row_bytes >= LARGE_OBSERVATION and platform() == "cpu")
 
 
 def _values_behind(

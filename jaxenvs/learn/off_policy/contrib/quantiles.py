@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.compilation.default_device import platform
 from jaxenvs.transformations import varying
 
 # One pass that keeps the largest values takes a thirtieth of the time of a sort for four of 50 values; its time grows
@@ -45,7 +46,7 @@ def _loss_and_slope(quantiles: jax.Array, target: jax.Array) -> tuple[jax.Array,
         slope = jnp.where(error < 0, 1 - share, share) * clipped
         return slope * (error - 0.5 * clipped), slope  # error**2 / 2 within 1, |error| - 1/2 beyond
 
-    if jax.default_backend() == "cpu":
+    if platform() == "cpu":
         # All pairs at once do not fit into the caches, and take XLA nine times as long.
         def add(index: jax.Array, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             loss, slope = of_one(jax.lax.dynamic_index_in_dim(target, index, keepdims=False))
