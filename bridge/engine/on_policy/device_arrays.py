@@ -48,13 +48,14 @@ def stays_on_device(algorithm: OnPolicy, plan: Plan, env: VecEnv, callback: Base
     """
     if type(env) is not GymVecEnv or env.tensor_device is None or env.tensor_device.type == HOST:
         return False
-    if plan.mode is not Mode.ACTING or algorithm.MASKS or hasattr(algorithm, "_last_lstm_states"):
+    actor = plan.actor
+    if actor is None or plan.mode is not Mode.ACTING or algorithm.MASKS or hasattr(algorithm, "_last_lstm_states"):
         return False
     encoding = plan.network.encoding
     encodings = [encoding] if isinstance(encoding, Encoding) else [part for _, part in encoding]
     return (
         plan.device is None
-        and plan.actor.device is None
+        and actor.device is None
         and is_where_jax_computes(torch.empty(0, device=env.tensor_device))
         and (env.tensor_device.index or 0) == jax.local_devices()[0].id
         and not any(part.nvec for part in encodings)
