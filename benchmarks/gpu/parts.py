@@ -274,8 +274,8 @@ def calls(rows: Rows) -> None:
         for name, function in functions.items():
             with rows.side(call=name, n_envs=n_envs):
                 # `predict` is compiled beside its second hundred calls.
-                seconds = _repeat(function, 250 if "predict" in name and not rows.quick else 1)
-                count = 1 + int(0.1 / seconds)
+                _repeat(function, 250 if "predict" in name and not rows.quick else 1)
+                count = 1 + int(0.1 / (_repeat(function, 5) / 5))
                 rows.time(functools.partial(_repeat, function, count), count, "calls", call=name, n_envs=n_envs)
 
 
@@ -285,9 +285,9 @@ def _act_in(env: Any, model: Any, observation: Any) -> None:
 
 
 def _repeat(function: Callable[[], Any], count: int) -> float:
-    """Call a function, and return the seconds of the last call."""
+    """Call a function, and return the seconds that all calls took."""
+    start = time.perf_counter()
     for _ in range(count):
-        start = time.perf_counter()
         function()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
