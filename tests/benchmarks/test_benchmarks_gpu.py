@@ -13,7 +13,6 @@ import torch
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import parts
-from tests.tiers import tiered
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -156,7 +155,8 @@ def test_all_parts_run_with_the_wheels_and_an_image(image, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", tiered([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
+@pytest.mark.thorough(but=["SIGKILL"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_stopping_it_loses_no_row(number, tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu", "--quick", "--only", "miscompilations", "--output", tmp_path]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

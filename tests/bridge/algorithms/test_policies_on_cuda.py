@@ -15,7 +15,6 @@ from tests.bridge import small_models
 from tests.bridge.algorithms import cases
 from tests.bridge.engine.test_stepping import OBSERVATIONS, sampled
 from tests.cuda_tensors import CudaTensor, cuda_beside_jax_on_the_cpu
-from tests.tiers import tiered
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to run .* on the GPU")  # SB3's advice
 
@@ -44,7 +43,8 @@ def on_the_host(name):
 ALL = [(name, on_jax) for name in SPECS] + [(name, on_the_host) for name in SPECS if name != "MaskablePPO"]
 
 
-@pytest.mark.parametrize(("name", "make_env"), tiered(ALL, ("A2C", on_jax), ("A2C", on_the_host), ("DQN", on_jax)))
+@pytest.mark.thorough(but=["A2C-on_jax", "A2C-on_the_host", "DQN-on_jax"])
+@pytest.mark.parametrize(("name", "make_env"), ALL)
 def test_a_training_is_the_one_on_the_cpu(cuda, name, make_env):
     trained = []
     further = {"action_noise": None} if name == "TD3" else {}  # which `cases` makes for two numbers
