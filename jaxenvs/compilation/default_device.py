@@ -28,12 +28,12 @@ def _device(default: jax.Device | str | None) -> jax.Device:
 
 def platform() -> str:
     """Return the platform for which JAX compiles now, such as "cpu" or "gpu"."""
-    return device_in_use().platform
+    return str(device_in_use().platform)
 
 
 def is_accelerator(device: jax.Device) -> bool:
     """Return whether a device has other memory than the host."""
-    return device.platform != "cpu"
+    return bool(device.platform != "cpu")
 
 
 def accelerator() -> jax.Device | None:
