@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
 from bridge.engine.session import Session
 from bridge.engine.user_code.overrides import BETWEEN_ROLLOUTS, keeps_observations, run_no_user_code
+from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import Infos, OnPolicy
 from bridge.vec_env.actions import as_sb3_gives
@@ -81,7 +82,8 @@ class HostRollout:
         self._algorithm, self._session, self._plan, self._env = algorithm, session, plan, env
         self._callback, self._buffer = callback, buffer
         self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
-        self._stays, self._arrays = stays, None
+        self._stays = stays
+        self._arrays: DeviceArrays | None = None
         self._runs_user_code = session.runs_user_code
         self._shows_ends, self._is_quiet = shows_ends(callback), False
         # Last observations of truncated episodes: step, environment, observation, recurrent state.
@@ -117,7 +119,8 @@ class HostRollout:
             assert plan.params is not None
             self._actor, self._weights = plan.actor, np.array(plan.params.read())
             self._actor.refresh()
-            self._arrays = DeviceArrays(self._env, self._buffer, plan.params) if self._stays else None
+            if self._stays:
+                self._arrays = DeviceArrays(cast(GymVecEnv, self._env), self._buffer, plan.params)
             self._noise = self._actor.draw_noise(num_envs, self._n_steps, self._sde_sample_freq)
         try:
             for step in range(self._n_steps):
@@ -252,7 +255,7 @@ class HostRollout:
             return
         if self._session.device_arrays is not arrays:
             arrays.write_back()
-        self._algorithm._last_obs = self._env.as_arrays(self._algorithm._last_obs)  # type: ignore[attr-defined]
+        self._algorithm._last_obs = cast(GymVecEnv, self._env).as_arrays(self._algorithm._last_obs)
 
     def _finish(self) -> None:
         algorithm, buffer = self._algorithm, self._buffer
