@@ -120,7 +120,6 @@ def main(argv: list[str] | None = None) -> None:
         rows = parts.Rows(options.output, options.part, options.quick)
         getattr(parts, function)(rows, *arguments)
         sys.exit(rows.num_failed > 0)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends the part that runs
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         output = options.output or (Path(folder) if options.quick else Path(__file__).parent.parent / "results")
@@ -143,4 +142,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends the part that runs
     main()
