@@ -157,7 +157,7 @@ def test_all_parts_run_with_the_wheels_and_an_image(image, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough(but=["SIGKILL"])
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_stopping_it_loses_no_row(number, tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu", "--quick", "--only", "miscompilations", "--output", tmp_path]

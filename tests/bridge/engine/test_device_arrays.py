@@ -96,6 +96,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough(but=["cartpole"])
 @pytest.mark.parametrize("name", CASES)
 def test_training_is_bitwise_that_through_numpy(name, stay):
     theirs = CASES[name]().learn(3 * ROLLOUT)
