@@ -85,16 +85,6 @@ def test_auto_takes_jax_for_a_few_of_box2ds_worlds_too():
     assert type(bridge.PPO("MlpPolicy", "LunarLander-v3", n_steps=8, batch_size=8).env) is JaxVecEnv
 
 
-@pytest.mark.parametrize("env_id", ["LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3"])
-def test_box2d_is_gymnasiums_on_a_gpu_and_the_log_says_so(env_id, monkeypatch, caplog):
-    monkeypatch.setattr(bridge.environment_ids.jax, "default_backend", lambda: "gpu")
-    assert type(make_vec_env(env_id, 2)) is SerialVecEnv
-    assert "backend='serial', because Box2D is slow on a GPU or TPU. backend='jax' makes the JAX" in caplog.text
-    assert type(make_vec_env("CartPole-v1", 2)) is JaxVecEnv
-    monkeypatch.setattr(bridge.environment_ids.importlib.util, "find_spec", lambda name: None)
-    assert type(make_vec_env(env_id, 2)) is JaxVecEnv
-
-
 @pytest.mark.parametrize("backend", ["auto", "jax"])
 def test_a_jax_environment_is_made_once(backend, monkeypatch):
     made = []
@@ -193,7 +183,7 @@ def test_an_id_registered_with_jaxenvs_stays_that_of_jaxenvs(monkeypatch):
 
 def test_arguments_stand_where_they_do_in_sb3():
     ours, theirs = (list(inspect.signature(make).parameters) for make in (make_vec_env, env_util.make_vec_env))
-    assert ours == [*theirs, "backend", "opponent"]
+    assert ours == [*theirs, "backend", "opponent", "device"]
 
 
 def with_limit(env, limit):
