@@ -15,6 +15,7 @@ import torch
 import bridge
 import jaxenvs
 from bridge import make_vec_env
+from bridge.evaluation.compiled_episodes import compiled_function
 from bridge.replay.rows import Rows
 from jaxenvs.compilation import default_device
 from tests.bridge.algorithms.cases import state_of
@@ -68,8 +69,7 @@ def trained(name, backend, device):
         model.learn(32)
         told = {"plan": str(model.plan), "bits": digest(state_of(model, with_store=False))}
         model.predict(torch.zeros(4), deterministic=True)
-        episodes = bridge.evaluate(model, jaxenvs.make("CartPole-v1"), 2, max_steps=10)
-        told["returns"] = episodes.returns.tolist()
+        told |= evaluated(model)
         stored = model.replay_buffer._store if isinstance(getattr(model, "replay_buffer", None), Rows) else None
         told |= {"env": ids(getattr(env, "_state", None)), "replay": ids(stored)}
         file = io.BytesIO()
@@ -78,6 +78,22 @@ def trained(name, backend, device):
         loaded = type(model).load(file, env=env, device=device).learn(16)
         told["loaded"] = str(loaded.plan) == told["plan"]
     return told | {"calls": calls}
+
+
+def evaluated(model):
+    found = []
+
+    def recorded():
+        def run(*arguments):
+            results = compiled_function()(*arguments)
+            found.append(ids(results))
+            return results
+
+        return run
+
+    with mock.patch("bridge.evaluation.evaluating.compiled_function", recorded):
+        returns = bridge.evaluate(model, jaxenvs.make("CartPole-v1"), 2, max_steps=10).returns
+    return {"returns": returns.tolist(), "episodes": found[0]}
 
 
 def stepped(num_envs, device):

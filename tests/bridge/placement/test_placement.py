@@ -219,6 +219,7 @@ def test_a_training_in_jax_is_where_its_plan_says(model, expected):
     assert told["loaded"]  # runs where the saved model ran
     assert told["calls"]["predict"] == CPU
     assert told["calls"]["_reset"] == CPU  # few environments
+    assert told["episodes"] == (ACCELERATOR if model.endswith("cuda") else CPU)  # few of them
 
 
 @pytest.mark.parametrize("model", ["PPO, serial", "DQN, serial"])
