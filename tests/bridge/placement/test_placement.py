@@ -207,6 +207,7 @@ def test_pytorch_acts_where_each_step_would_copy_the_weights(acts, monkeypatch):
 CPU, ACCELERATOR = [0], [1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "expected"),
     {"PPO, jax, auto": ACCELERATOR, "PPO, jax, cpu": CPU, "DQN, jax, auto": CPU, "DQN, jax, cuda": ACCELERATOR}.items(),
@@ -222,6 +223,7 @@ def test_a_training_in_jax_is_where_its_plan_says(model, expected):
     assert told["episodes"] == (ACCELERATOR if model.endswith("cuda") else CPU)  # few of them
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["PPO, serial", "DQN, serial"])
 def test_a_policy_acts_where_its_weights_are_and_learns_where_its_plan_says(model):
     for device, expected in {"cpu": CPU, "cuda": ACCELERATOR}.items():
@@ -230,6 +232,7 @@ def test_a_policy_acts_where_its_weights_are_and_learns_where_its_plan_says(mode
         assert calls["update"] == expected
 
 
+@pytest.mark.thorough
 def test_results_do_not_depend_on_the_device():
     told = beside_an_accelerator()
     for model in ("PPO, jax", "DQN, jax", "PPO, serial", "DQN, serial", "env"):
@@ -238,6 +241,7 @@ def test_results_do_not_depend_on_the_device():
     assert len({tuple(each["returns"]) for name, each in told.items() if name.startswith("PPO, jax")}) == 1
 
 
+@pytest.mark.thorough
 def test_environments_are_stepped_on_their_device_wherever_their_state_was():
     told = beside_an_accelerator()
     assert {name: each["state"] for name, each in told.items() if name.startswith("env")} == {
