@@ -19,22 +19,22 @@ from tests.transformations import cases
 
 ROOT = Path(__file__).parent.parent.parent
 OF_EACH_KIND = ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "MinAtar/Breakout-v1")
-OF_PHYSICS = [("LunarLander-v3", setting) for setting in ("vmap over an Explicit axis", "shard_map")]
+WITH_PHYSICS = (*OF_EACH_KIND, "LunarLander-v3")
 TRAININGS = tuple(cases.trainings())
-TRACED = list(itertools.product(cases.IDS, cases.TRACED))
-TRACED_TRAININGS = list(itertools.product(TRAININGS, cases.TRACED))
+# Every setting with one of each kind, and every environment, and every training, with one setting.
+TRACED = sorted(
+    {*itertools.product(WITH_PHYSICS, cases.TRACED), *((id, "strict promotion in x64") for id in cases.IDS)}
+)
 IN_BRIEF = ("PPO", "RecurrentPPO", "SAC", "DQN, hindsight")
-RUN = list(itertools.product(cases.IDS, cases.RUN))
-IN_A_RUN = [("CartPole-v1", setting) for setting in cases.RUN if setting != "disable_jit"]
-IN_A_RUN += [("FrozenLake-v1", "disable_jit"), ("Blackjack-v1", "checkify"), ("MinAtar/Breakout-v1", "checkify")]
-RUN_TRAININGS = list(itertools.product(TRAININGS, cases.RUN))
+TRACED_TRAININGS = sorted(
+    {*itertools.product(IN_BRIEF, cases.TRACED), *((name, "strict promotion in x64") for name in TRAININGS)}
+)
+RUN = sorted({*itertools.product(OF_EACH_KIND, cases.RUN), *((id, "checkify") for id in cases.IDS)})
+RUN_TRAININGS = sorted({*itertools.product(IN_BRIEF, cases.RUN), *((name, "checkify") for name in TRAININGS)})
 
 
 @pytest.mark.thorough(but=["Pendulum-v1-shard_map"])
-@pytest.mark.parametrize(
-    ("id", "setting"),
-    TRACED,
-)
+@pytest.mark.parametrize(("id", "setting"), TRACED)
 def test_environment_can_be_traced(id, setting):
     cases.TRACED[setting](cases.episode(id))
 
@@ -67,10 +67,7 @@ def test_step_of_a_batch_that_is_divided_over_an_explicit_axis(id):
 @pytest.mark.thorough(
     but=["RecurrentPPO-strict promotion", "DQN, hindsight-strict promotion in x64", "SAC-strict promotion in x64"]
 )
-@pytest.mark.parametrize(
-    ("name", "setting"),
-    TRACED_TRAININGS,
-)
+@pytest.mark.parametrize(("name", "setting"), TRACED_TRAININGS)
 def test_training_can_be_traced(name, setting):
     cases.TRACED[setting](cases.metrics_of(name))
 
@@ -78,8 +75,6 @@ def test_training_can_be_traced(name, setting):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("id", "setting"), RUN)
 def test_environment_runs(id, setting):
-    if setting == "disable_jit" and id.startswith(("Lunar", "Bipedal")):
-        pytest.skip("takes minutes: each operation of the physics is a call")
     expected = jax.jit(cases.episode(id))(cases.key())
     result = cases.RUN[setting](cases.episode(id))
     assert cases.is_finite(result)
