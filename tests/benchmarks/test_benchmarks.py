@@ -310,6 +310,7 @@ def test_off_policy_quick_measures_memory(tmp_path):
 
 @pytest.mark.thorough
 def test_host_quick_measures_every_kind_of_vec_env(tmp_path):
-    content = run(host, "host", tmp_path, "--parts", "stepping")
+    content = run(host, "host", tmp_path, "--parts", "stepping", "tensors")
     [row] = content["tables"]["stepping"]
     assert {name for name, value in row.items() if value} >= {"DummyVecEnv", "SerialVecEnv", "ProcessVecEnv"}
+    assert [row["side"] for row in content["tables"]["tensors"]] == [OURS, f"{OURS}, NumPy arrays", STOCK]
