@@ -60,7 +60,7 @@ NOTES = [
     "Deep Reinforcement Learning at the Edge of the Statistical Precipice).",
     "verdict: equal if the interval lies within the margin, which is 5 % of the range between random actions and the "
     "best agents that are known; better or worse if it does not and excludes 0; not worse if it only lies above minus "
-    "the margin; else not shown. With three seeds or fewer, no interval is made.",
+    "the margin; else undecided. With three seeds or fewer, no interval is made.",
     "seeds needed: an estimate for sides that do not differ. With this many seeds a side, half of all comparisons have "
     "the verdict equal. The returns of both sides are resampled together. Nothing is shown above 5,120 seeds.",
     "CPU seconds: the time that the process computed for the training, with compilation and without imports and "
@@ -217,7 +217,7 @@ def verdict(low: float, high: float, margin: float) -> str:
         return "better"
     if high < 0:
         return "worse"
-    return "not worse" if low >= -margin else "not shown"
+    return "not worse" if low >= -margin else "undecided"
 
 
 def seeds_needed(returns: Sequence[float], margin: float) -> int | None:

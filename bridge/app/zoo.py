@@ -1,4 +1,4 @@
-"""The command `jaxenvs zoo`: RL Baselines3 Zoo's own scripts, with the algorithms and environments of bridge."""
+"""The command `jaxenvs zoo`: RL Baselines3 Zoo's own scripts, with the algorithms and environments of jaxenvs.sb3."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPTS |= {path.rpartition(".")[2]: path for path in (*OTHERS, "push_to_hub", "
 
 HELP = f"""usage: jaxenvs zoo {{{",".join(SCRIPTS)}}} ...
 
-Run a script of RL Baselines3 Zoo with bridge's algorithms. `jaxenvs zoo train --help` lists the arguments of train.
+Run a script of RL Baselines3 Zoo with the algorithms of jaxenvs.sb3. `jaxenvs zoo train --help` lists its arguments.
 
 For example: jaxenvs zoo train --algo ppo --env CartPole-v1 --eval-freq 10000"""
 

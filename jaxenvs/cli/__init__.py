@@ -37,7 +37,7 @@ OF_BRIDGE = {
     "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
     "evaluate": "Evaluate the agent of a run: print the mean and standard deviation of its returns.",
     "record": "Record the agent of a run as a GIF or MP4 video.",
-    "zoo": "Run a script of RL Baselines3 Zoo with bridge's algorithms: train, enjoy, record or plot.",
+    "zoo": "Run a script of RL Baselines3 Zoo with the algorithms of jaxenvs.sb3: train, enjoy, record or plot.",
 }
 # Packages of these commands, by the names of their modules; the extra `sb3`. Only looked for, because importing takes
 # seconds.
