@@ -80,7 +80,7 @@ test-third-party: .venv-third-party/.installed
 
 bench: $(INSTALLED)
 	$(PIP) install --quiet -c constraints.txt -e ".[bench]"
-	.venv/bin/jaxenvs bench
+	.venv/bin/python -m benchmarks
 
 # In an environment of its own, which needs neither JAX nor PyTorch: the reference is read, not imported, as is the
 # source of Stable-Baselines3 and sb3-contrib, which has the defaults of their algorithms.

@@ -1,6 +1,6 @@
 """Write the pages that show benchmarks/results. The command is `python -m benchmarks.docs`.
 
-These are docs/benchmarks.md with its plots, docs/benchmarks/tables.md, and the short table of README.md.
+These are docs/benchmarks.md with its plots, docs/benchmarks/tables.md and history.md, and the short table of README.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, markdown
-from benchmarks.pages import plots, summary, tables
+from benchmarks.pages import history, plots, summary, tables
 from benchmarks.pages.text import fastest, fill
 
 CHECKOUT = Path(__file__).parent.parent
@@ -27,6 +27,7 @@ def write() -> None:
     results = read()
     for path, page in PAGES.items():
         path.write_text(page(results))
+    (CHECKOUT / "docs" / "benchmarks" / "history.md").write_text(history.page())
     plots.write(results)
     README.write_text(with_table(README.read_text(), results))
 

@@ -47,6 +47,7 @@ PREDICT, EVALUATE, SERIAL, PROCESS, GROUPED = 5, 3, 1.2, 1, 2
 MICROSECONDS, NUM_ENVS = (0, 50, 200, 1000), (1, 2, 8, 32)
 STEPPING_SECONDS = 0.25  # of one run of a side
 GROUP = 4
+EVALUATION = "EvalCallback of 10 episodes"
 # Environments of tensors, steps of each in a rollout, and sizes of a minibatch.
 TENSOR_ENVS, TENSOR_STEPS, TENSOR_BATCHES = 1024, 16, (1024, 4096)
 AS_ARRAYS, AS_STOCK = 1.0, 2.5
@@ -93,7 +94,8 @@ def monitored(microseconds: int) -> gymnasium.Env[Any, Any]:
 def measure_training(report: common.Report, options: never_slower.Options) -> None:
     """Measure whole trainings, each in a separate process."""
     for cell, at_least in TRAININGS:
-        never_slower.measure(report, cell, options, at_least)
+        if not report.has("cells", cell=str(cell)):
+            never_slower.measure(report, cell, options, at_least)
 
 
 def measure_acting(report: common.Report, rounds: int) -> None:
@@ -115,7 +117,7 @@ def measure_acting(report: common.Report, rounds: int) -> None:
     evaluations = {side: functools.partial(_evaluate, callback) for side, callback in callbacks.items()}
     for what, runs, at_least in (
         ("predict of one observation", {s: functools.partial(predict, m) for s, m in models.items()}, PREDICT),
-        ("EvalCallback of 10 episodes", evaluations, EVALUATE),
+        (EVALUATION, evaluations, EVALUATE),
     ):
         timings = common.interleave({s: Side(run, 1) for s, run in runs.items()}, rounds)
         seconds = {side: 1 / timing.steps_per_second for side, timing in timings.items()}
@@ -140,6 +142,8 @@ def _evaluate(callback: EvalCallback) -> None:
 def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, int]]) -> None:
     """Measure steps per second of all environments together, for every kind of VecEnv."""
     for microseconds, num_envs in cells:
+        if report.has("stepping", microseconds=microseconds, num_envs=num_envs):
+            continue
         monitors = [functools.partial(monitored, microseconds)] * num_envs
         bare = [functools.partial(Busy, microseconds)] * num_envs
         group = min(GROUP, max(1, num_envs // 2)) if num_envs > 2 else num_envs
@@ -179,6 +183,8 @@ def measure_tensors(report: common.Report, rounds: int, num_envs: int, batch_siz
     """Measure PPO on environments of tensors, on the same behind NumPy arrays, and SB3's."""
     in_arrays = f"{OURS}, NumPy arrays"
     for batch_size in batch_sizes:
+        if report.has("tensors", batch_size=batch_size):
+            continue
         sides = {}
         for name in (OURS, in_arrays, STOCK):
             env, package = TorchCartPole(num_envs), stable_baselines3 if name == STOCK else bridge
@@ -216,10 +222,10 @@ def main(argv: list[str] | None = None) -> None:
     quick, parts = arguments.quick, arguments.parts
     rounds = arguments.rounds
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of the workers, as in never_slower
-    report = common.Report("host", {"parts": " ".join(parts), "rounds": rounds, "quick": quick}, NOTES)
+    report = common.Report("host", {"parts": " ".join(parts), "rounds": rounds, "quick": quick}, NOTES, arguments)
     if "training" in parts and not quick:  # never_slower --quick has tried the same
         measure_training(report, never_slower.Options(rounds, quick))
-    if "acting" in parts:
+    if "acting" in parts and not report.has("acting", what=EVALUATION):
         measure_acting(report, rounds)
     if "stepping" in parts:
         measure_stepping(report, rounds, [(0, 2)] if quick else [(cost, n) for cost in MICROSECONDS for n in NUM_ENVS])
@@ -227,7 +233,7 @@ def main(argv: list[str] | None = None) -> None:
             measure_stepping(report, rounds, [(0, 64)])
     if "tensors" in parts:
         measure_tensors(report, rounds, 8 if quick else TENSOR_ENVS, (64,) if quick else TENSOR_BATCHES)
-    report.finish(arguments)
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -110,7 +110,12 @@ def train(run: Run) -> dict[str, Any]:
     model.learn(run.total_timesteps)
     seconds = time.process_time() - began
     result = mean_return(model, make_evaluation(run), EPISODES, run.task.success_above)
-    return dataclasses.asdict(run) | {"mean_return": result, "cpu_seconds": seconds, "cpu": common.machine()["cpu"]}
+    return dataclasses.asdict(run) | {
+        "mean_return": result,
+        "cpu_seconds": seconds,
+        "cpu": common.machine()["cpu"],
+        "product": common.product(),
+    }
 
 
 def make_model(run: Run) -> BaseAlgorithm:
@@ -289,8 +294,12 @@ def main(argv: list[str] | None = None) -> None:
     if options.done:
         found = (run for run in read(path) if run.name in names and run.side in options.sides)
         runs = [run for run in found if run.total_timesteps == run.task.timesteps]
-    report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES)
     records = train_all(runs, path, options.processes)
+    report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES, options)
+    report.content |= {"tables": {}, "bars": []}  # made anew from the trainings
+    products = [record.get("product") for record in records]
+    if any(product != products[0] for product in products):
+        report.content["product"] = {"of the trainings": f"{len({json.dumps(product) for product in products})} states"}
     report.content["settings"]["machines"] = ", ".join(sorted({record["cpu"] for record in records}))
 
     def of(name: str, side: str) -> list[dict[str, Any]]:
@@ -307,7 +316,7 @@ def main(argv: list[str] | None = None) -> None:
         if row["verdict"] and not quick:
             what = f"{row['task']}, {row['side']}: the difference from stock SB3's return is {row['difference']}"
             report.require(what, row["IQM"], "not worse", row["verdict"] in ("equal", "better", "not worse"))
-    report.finish(options)
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Write docs/benchmarks.md: a summary to read in three minutes, which starts with the libraries that are ahead."""
+"""Write docs/benchmarks.md: a summary to read in three minutes, which starts with what changing the import gains."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.common import markdown
@@ -12,20 +13,20 @@ from benchmarks.pages.text import Rows, fill
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the page: where others are ahead, then five plots with a small table each."""
+    """Return the page: the change of an import, where others are ahead, what it costs, and the other comparisons."""
     return (
         "\n\n".join(
             [
                 "# Benchmarks",
                 _where(results),
+                _section("Your script after changing the import", "imports", _imports_text(results), _imports(results)),
                 f"## Where others are ahead\n\n{fill(_BEHIND.format(compared(results)))}",
                 markdown(behind(results)),
                 _listed(*_BEHIND_ONCE),
                 _learnt_less(results),
+                f"## What it costs\n\n{fill(_COSTS)}",
+                markdown(_costs(results)),
                 _section("Training", "training", _TRAINING, training_rows(results), "training"),
-                _section(
-                    "Speedup after changing the import", "imports", _imports_text(results), _imports(results), None
-                ),
                 _section("Off-policy", "off-policy", _OFF_POLICY, _off_policy(results), "off-policy-training"),
                 _section("Returns and CPU time", "learning", _LEARNING, _learning(results), "returns"),
                 _section("Stepping", "stepping", _STEPPING, _stepping(results), "stepping"),
@@ -65,6 +66,12 @@ _BEHIND_ONCE = (
     "Of 18 comparisons with other libraries' own rollouts, brax, xminigrid and jumanji are ahead in 5. The largest gap "
     "is 1.28 times (`brax/inverted_pendulum`).",
 )
+_COSTS = (
+    "Functions are compiled in the first iteration, and compiling takes memory. The table has medians over the scripts "
+    "of each algorithm: the seconds from the end of the imports to the end of the first iteration, and the peak memory "
+    "beyond the imports. The scripts ran without a cache of compiled functions on disk. [Full "
+    "tables](benchmarks/tables.md#changing-the-import)."
+)
 _TRAINING = (
     "Training PPO on CartPole-v1, without the time to compile. The other JAX libraries use gymnax's CartPole, and SBX "
     "uses Gymnasium's. The full tables list what each library does differently."
@@ -97,7 +104,8 @@ _STEPPING = (
     "the whole trajectory."
 )
 _MORE = (
-    "[All tables](benchmarks/tables.md) has every figure, and the targets that were not reached. [Design "
+    "[All tables](benchmarks/tables.md) has every figure, and the targets that were not reached. "
+    "[History](benchmarks/history.md) shows how the figures changed. [Design "
     "decisions](decisions.md) lists what was tried and did not help, and [what was measured "
     "once](decisions.md#what-was-measured-once): EnvPool, other libraries' environments, clusters, replay buffers, "
     "many seeds, tuning, the suites, and ten minutes in one process."
@@ -137,7 +145,7 @@ def _listed(first: str, *points: str) -> str:
     return "\n".join([f"{fill(first)}\n", *(fill(f"* {point}").replace("\n", "\n  ") for point in points)])
 
 
-def _section(title: str, name: str, text: str, rows: Rows, anchor: str | None) -> str:
+def _section(title: str, name: str, text: str, rows: Rows, anchor: str | None = None) -> str:
     more = f" [Full tables](benchmarks/tables.md#{anchor})." if anchor else ""
     filled = "\n\n".join(map(fill, f"{text}{more}".split("\n\n")))
     return f"## {title}\n\n{filled}\n\n![{title}](benchmarks/{name}.svg)\n\n{markdown(rows)}"
@@ -151,29 +159,38 @@ def _imports_text(results: dict[str, Any]) -> str:
         f"We ran {len(cells)} scripts with different algorithms, policies, and kinds and numbers of environments. "
         f"By their medians, {slower or 'no'} script{'s' if slower > 1 else ''} got slower. In {worst} of {len(cells)}, "
         "our slowest run was slower than SB3's fastest. "
-        "Convolutions run in PyTorch on both sides, and gain little. The first iteration takes longer, because "
-        "functions are compiled. [Full tables](benchmarks/tables.md#changing-the-import)."
+        "Convolutions run in PyTorch on both sides, and gain little. [Full "
+        "tables](benchmarks/tables.md#changing-the-import)."
     )
 
 
 def _imports(results: dict[str, Any]) -> Rows:
-    cells = results["never_slower"]["tables"]["cells"]
     rows: Rows = []
-    for algorithm in figures.imports(results):
-        mine = [row for row in cells if row["cell"].split()[0] == algorithm]
-        times = [row["times"] for row in mine]
-        rows.append(
-            {
-                "algorithm": algorithm,
-                "scripts": len(times),
-                "speedup: least": min(times),
-                "median": statistics.median(times),
-                "most": max(times),
-                "first iteration, s: jaxenvs.sb3": statistics.median(row["jaxenvs.sb3_first"] for row in mine),
-                "stock SB3": statistics.median(row["stock_first"] for row in mine),
-            }
-        )
+    for algorithm, cells in _by_algorithm(results):
+        times = [row["times"] for row in cells]
+        row = {"algorithm": algorithm, "scripts": len(times), "speedup: least": min(times)}
+        rows.append(row | {"median": statistics.median(times), "most": max(times)})
     return rows
+
+
+def _costs(results: dict[str, Any]) -> Rows:
+    columns = {
+        "first iteration, s: jaxenvs.sb3": "jaxenvs.sb3_first",
+        "stock SB3, s": "stock_first",
+        "memory, MB: jaxenvs.sb3": "jaxenvs.sb3_MB",
+        "stock SB3, MB": "stock_MB",
+    }
+    return [
+        {"algorithm": algorithm}
+        | {name: statistics.median(row[column] for row in cells) for name, column in columns.items()}
+        for algorithm, cells in _by_algorithm(results)
+    ]
+
+
+def _by_algorithm(results: dict[str, Any]) -> Iterator[tuple[str, Rows]]:
+    cells = results["never_slower"]["tables"]["cells"]
+    for algorithm in figures.imports(results):
+        yield algorithm, [row for row in cells if row["cell"].split()[0] == algorithm]
 
 
 def _off_policy(results: dict[str, Any]) -> Rows:
