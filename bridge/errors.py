@@ -4,6 +4,8 @@
 class NotCompilable(Exception):
     """Something has no compiled function that could replace PyTorch and SB3. The message says what, in one sentence."""
 
+    __module__ = "jaxenvs.sb3"  # the public name, which tracebacks show
+
 
 # Stable-Baselines3 fails in this case too.
 POLICY_IS_NAN = (

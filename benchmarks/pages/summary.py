@@ -73,11 +73,11 @@ _COSTS = (
     "tables](benchmarks/tables.md#changing-the-import)."
 )
 _TRAINING = (
-    "Training PPO on CartPole-v1, without the time to compile. The other JAX libraries use gymnax's CartPole, and SBX "
-    "uses Gymnasium's. The full tables list what each library does differently."
+    "The speed of PPO on CartPole-v1, without the time to compile. The other JAX libraries use gymnax's CartPole, and "
+    "SBX uses Gymnasium's. The full tables list what each library does differently."
 )
 _OFF_POLICY = (
-    "Steps per second including their updates, after the warm-up. SB3 and SBX step Gymnasium's environment. "
+    "Figures are steps per second with their updates, after the warm-up. SB3 and SBX step Gymnasium's environment. "
     "`jaxenvs.sb3` steps either the same environment, or the JAX environment inside its compiled function.\n\n"
     "The gain is smaller if two networks of 256 units take most of the time, as with SAC. An update of SAC multiplies "
     "sixteen pairs of 256 x 256 matrices, which is 0.54 GFLOP. On 2 cores of an AMD EPYC, these products alone take "
@@ -201,7 +201,10 @@ def _off_policy(results: dict[str, Any]) -> Rows:
 
 def _learning(results: dict[str, Any]) -> Rows:
     names = ("task", "side", "seeds", "IQM", "stock's_IQM", "difference", "verdict", "seeds_needed")
-    return [{name.replace("_", " "): row[name] for name in names} for row in results["learning"]["tables"]["learning"]]
+    return [
+        {name.replace("_", " ").replace("stock", "SB3"): row[name] for name in names}
+        for row in results["learning"]["tables"]["learning"]
+    ]
 
 
 def _stepping(results: dict[str, Any]) -> Rows:

@@ -64,9 +64,8 @@ def evaluate(
     it gets, so short episodes weigh no more than long ones.
 
     Observations are normalized with the statistics of a VecNormalize in `env`; if there is none, of the one in which
-    the model trains (`model.get_vec_normalize_env()`), if any. A model of jaxenvs.sb3 that was loaded
-    without its environments has no statistics, but records that it was trained on normalized observations, and then
-    evaluate warns.
+    the model trains (`model.get_vec_normalize_env()`), if any. A model of ours that was loaded without its environments
+    has no statistics, but records that it was trained on normalized observations, and then evaluate warns.
 
     A Gymnasium environment, and any VecEnv except a JaxVecEnv, is stepped on the host by SB3's `evaluate_policy` and
     the model's `predict`; `terminated` is then the opposite of `truncated`, because SB3 reports no more.

@@ -30,6 +30,9 @@ class BatchedVecEnv(VecEnv):
 
     default_callback: type[BaseCallback] | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, num_envs={self.num_envs}>"
+
     def seed(self, seed: int | None = None) -> Sequence[Any]:
         """Seed environment i with `seed + i` at the next reset; if None, NumPy's global generator draws the seed.
 

@@ -95,6 +95,9 @@ class CompiledAlgorithm(BaseAlgorithm):
             print(f"Creating environment from the given name '{given}'")  # as SB3 does
         super().__init__(policy, env, *args, **kwargs)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, num_timesteps={vars(self).get('num_timesteps')}>"
+
     # --- What is compiled ---------------------------------------------------------------------------------------
 
     @property

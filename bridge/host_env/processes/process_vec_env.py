@@ -143,6 +143,9 @@ class ProcessVecEnv(VecEnv):
 
     # --- Stepping -----------------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, num_envs={self.num_envs}>"
+
     def reset(self) -> VecEnvObs:
         """Begin an episode in every environment. The result of a step under way is discarded.
 
