@@ -244,9 +244,8 @@ def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
         refuse_used(out)
     try:
         result = (train_in_one_function if is_compiled else train_run)(config, out, resume=resume)
-        print(
-            f"Wrote to {out}: {', '.join(name for name in files_of(config) if any(out.glob(name)))}", result, sep="\n"
-        )
+        names = [name for name in files_of(config) if any(out.glob(name))]
+        print(f"Wrote to {out}: {', '.join(names)}", result, sep="\n")
     except Interrupted as interrupted:
         print(interrupted)
         sys.exit(130)

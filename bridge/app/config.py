@@ -329,7 +329,7 @@ def _check_learns(hyperparameters: dict[str, Any], total_timesteps: int) -> None
 
 def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps: int, adjust_batch_size: bool) -> int:
     """Choose a batch size that divides a rollout, if it was not given. Return the budget: at least one rollout."""
-    rollout = num_envs * hyperparameters["n_steps"]
+    rollout: int = num_envs * hyperparameters["n_steps"]
     described = f"{num_envs} environments x n_steps={hyperparameters['n_steps']} make rollouts of {rollout} steps"
     batch_size = hyperparameters.get("batch_size", rollout)
     if rollout % batch_size:
