@@ -1,4 +1,4 @@
-"""The errors that users of bridge catch."""
+"""The errors that users of jaxenvs.sb3 catch."""
 
 
 class NotCompilable(Exception):

@@ -1,4 +1,4 @@
-"""The command `jaxenvs zoo`: RL Baselines3 Zoo's own scripts, with the algorithms and environments of bridge."""
+"""The command `jaxenvs zoo`: RL Baselines3 Zoo's own scripts, with the algorithms and environments of jaxenvs.sb3."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ class SelfPlayCallback(BaseCallback):
     adds a copy of the learner. A full pool keeps chance, the first copy and the newest one, and drops others so that
     the rest stays spread over the whole training. A new pool compiles nothing.
 
-    Use it with PPO, A2C or MaskablePPO, of bridge or SB3, on a JaxVecEnv of `jaxenvs.wrappers.SelfPlay`. For bridge,
-    `make_vec_env(..., opponent="self")` adds one with these defaults, unless `learn` is given another one.
+    Use it with PPO, A2C or MaskablePPO, compiled or SB3's own, on a JaxVecEnv of `jaxenvs.wrappers.SelfPlay`. The
+    compiled ones add one with these defaults on `make_vec_env(..., opponent="self")`, unless `learn` gets another one.
 
     The pool is saved and loaded with the model, as `model.league`, and training continues with it.
 

@@ -25,7 +25,7 @@ class BatchedVecEnv(VecEnv):
     The infos of ended episodes have `episode`, as if each environment were wrapped in a Monitor.
 
     Attributes:
-      default_callback: the class of a callback that `learn` of bridge's algorithms adds if it is given none of it.
+      default_callback: the class of a callback that `learn` of compiled algorithms adds if it is given none of it.
     """
 
     default_callback: type[BaseCallback] | None = None

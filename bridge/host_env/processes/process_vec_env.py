@@ -56,7 +56,7 @@ MOST_STARTS = 10
 # longer.
 SECONDS_TO_BEGIN = 60.0
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("jaxenvs.sb3")
 
 
 class ProcessVecEnv(VecEnv):
