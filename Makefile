@@ -24,7 +24,7 @@ GYMNAX := gymnax==1.0.1
 define DEMO_ENDS_WITH
 
 runs/demo/agent.gif            a film of the agent
-runs/demo/learning_curve.png   what its episodes earned while it learned
+runs/demo/learning_curve.png   its learning curve
 runs/demo/model.zip            the agent, for jaxenvs.sb3.PPO.load or stable_baselines3.PPO.load
 
 Next:

@@ -164,17 +164,37 @@ for command in (["train", "ppo", "CartPole-v1"], ["evaluate", "run"], ["record",
         main(command)
     except SystemExit as end:
         print(end.code, file=sys.stderr)
-main(["--help"])
+for command in ["train", "ppo"], ["evaluate"], ["record"], ["zoo"], ["zoo", "train"], []:
+    try:
+        main([*command, "--help"])
+    except SystemExit as end:
+        assert not end.code, command
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Pendulum-v1" in result.stdout
     assert "jaxenvs.sb3 needs PyTorch and Stable-Baselines3" in result.stdout
-    assert "evaluate" in result.stdout
+    for command in ("train", "evaluate", "record", "zoo"):
+        assert f"usage: jaxenvs {command}" in result.stdout
+        assert f"jaxenvs {command} needs PyTorch and Stable-Baselines3" in result.stdout
+    assert "• evaluate" in result.stdout
     lines = result.stderr.splitlines()
     assert lines[1::2] == ["2", "2", "2"], result.stderr
     for line, command in zip(lines[::2], ["train", "evaluate", "record"]):
         assert line.startswith(f"jaxenvs: error: jaxenvs {command} needs PyTorch and Stable-Baselines3, but torch")
         assert line.endswith('pip install "jaxenvs[sb3]".')
+
+
+def test_help_fits_on_a_screen_and_breaks_no_line_in_the_middle(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    assert len(capsys.readouterr().out.strip().splitlines()) <= 20
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    first = next(number for number, line in enumerate(lines) if "--num-envs N" in line)
+    assert "the number tuned" in lines[first]
+    assert "If there is none, 8 for on-policy" in lines[first + 1]  # the docstring has a line break in it
 
 
 def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():
