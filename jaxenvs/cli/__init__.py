@@ -1,6 +1,6 @@
-"""The `jaxenvs` command: list, doctor and bench; train, evaluate and record are in `bridge.app`.
+"""The `jaxenvs` command: list and doctor; train, evaluate, record and zoo are in `bridge.app`.
 
-Nothing here needs PyTorch, so that the first three commands work without it, and start at once.
+Nothing here needs PyTorch, so that list and doctor work without it, and start at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib.util
 import inspect
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +31,6 @@ DESCRIPTION = """Reinforcement learning on JAX environments. `jaxenvs --version`
 
 For example: jaxenvs train ppo CartPole-v1
 """
-CHECKOUT = Path(__file__).parent.parent.parent
 ENDED_BY_SIGPIPE = 141  # the exit status of shells
 # The commands of `bridge.app.cli`, and the first line of their help, which fits into a line of `jaxenvs --help`.
 OF_BRIDGE = {
@@ -48,7 +46,6 @@ PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplo
 # Other names of options, which SB3 or RL-Zoo have.
 ALIASES = {"-n": "--total-timesteps", "--n-timesteps": "--total-timesteps", "--n-envs": "--num-envs"}
 
-Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")]
 Modules = Annotated[
     tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODULE or LIBRARY ...]", help_behavior_hint="")
 ]
@@ -195,30 +192,7 @@ def doctor() -> None:
     print(machine_report.report())
 
 
-def bench(names: Names = ()) -> None:
-    """Run benchmarks against other libraries, in a checkout.
-
-    For example: jaxenvs bench training
-
-    Args:
-      names: Scripts in the folder benchmarks/, such as training. If not given, all scripts.
-    """
-    paths = sorted((CHECKOUT / "benchmarks").glob("*.py"))
-    scripts = [path.stem for path in paths if "\ndef main(" in path.read_text(encoding="utf-8")]
-    if not scripts:
-        raise UserError("The benchmarks are not part of the installed package: run this command in a source checkout.")
-    for name in names:
-        if name not in scripts:
-            raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
-    for name in names or scripts:
-        # A separate process, so that neither the settings of this one nor the previous benchmark affect the
-        # measurement.
-        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=CHECKOUT, check=False)
-        if done.returncode:
-            sys.exit(done.returncode)
-
-
-OWN: dict[str, Callable[..., None]] = {"list": list_environments, "doctor": doctor, "bench": bench}
+OWN: dict[str, Callable[..., None]] = {"list": list_environments, "doctor": doctor}
 
 
 def _describe(space: gymnasium.Space[Any]) -> str:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as everything
 from benchmarks import cells, common, host, memory, never_slower, off_policy, stepping
 from benchmarks.peers import callbacks, images, jax_images
 from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, OURS, SBX, STOCK
@@ -128,6 +129,19 @@ def test_a_run_goes_on_where_another_of_the_same_product_was_stopped(tmp_path, m
     assert [bar["what"] for bar in content["bars"]] == ["a"]
     monkeypatch.setattr(common, "product", lambda: {"jaxenvs": "another", "bridge": "state"})
     assert not report_in(tmp_path).has("speeds", env="a")
+
+
+def test_all_benchmarks_run_in_processes_or_those_that_are_named(monkeypatch, capsys):
+    lines = []
+    done = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(everything.subprocess, "run", lambda line, **_: lines.append(line[1:]) or done)
+    everything.main(["host", "training"])
+    assert lines == [["-m", "benchmarks.host"], ["-m", "benchmarks.training"]]
+    everything.main([])
+    assert ["-m", "benchmarks.never_slower"] in lines
+    assert ["-m", "benchmarks.docs"] not in lines
+    with pytest.raises(SystemExit):
+        everything.main(["common"])
 
 
 def test_the_product_is_two_trees_of_git():

@@ -109,24 +109,6 @@ def test_list_says_what_can_be_listed_where_there_is_no_such_module(capsys):
     assert "Did you mean gymnax?" in error_of(capsys, "list", "gymnas")
 
 
-def test_bench_runs_the_scripts_named(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "__init__.py").touch()
-    (tmp_path / "benchmarks" / "common.py").write_text("print('no benchmark')")
-    for name in ("one", "two"):
-        (tmp_path / "benchmarks" / f"{name}.py").write_text(f"\ndef main():\n    print('{name}')\n\nmain()")
-    cli.main(["bench", "two"])
-    assert capfd.readouterr().out == "two\n"
-    cli.main(["bench"])
-    assert capfd.readouterr().out == "one\ntwo\n"
-
-
-def test_bench_outside_a_checkout_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
-    assert "source checkout" in error_of(capsys, "bench")
-
-
 @pytest.mark.thorough
 def test_as_a_module_it_ends_in_one_line_too(tmp_path):
     command = [sys.executable, "-m", "jaxenvs.cli", "evaluate", str(tmp_path)]
