@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -157,6 +158,17 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def product() -> dict[str, str]:
+    """Return git's hashes of the folders of the product, as committed: what is measured, whatever else changes."""
+    folders = ("jaxenvs", "bridge")
+    command = ["git", "rev-parse", *(f"HEAD:{folder}" for folder in folders)]
+    hashes = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.split()
+    changed = ["git", "status", "--porcelain", "--", *folders]
+    if subprocess.run(changed, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout:
+        hashes = [f"{each} and changes" for each in hashes]
+    return dict(zip(folders, hashes))
 
 
 class Report:
