@@ -5,7 +5,6 @@ import json
 import posixpath
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -15,6 +14,7 @@ from mkdocs.structure.pages import Page
 CHECKOUT = Path(__file__).parent.parent
 sys.path.insert(0, str(CHECKOUT))
 from docs import environment_pages  # noqa: E402
+from docs.repository import BADGES, repository  # noqa: E402
 
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 SPELT = {"c": "C", "envpool": "EnvPool", "gymnasium": "Gymnasium", "jax": "JAX", "ppo": "PPO", "sb3": "SB3"}
@@ -85,12 +85,6 @@ def pretrained_agents() -> str:
     return "\n".join(rows)
 
 
-def repository() -> str | None:
-    """Return the address of the repository, which only pyproject.toml has."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    return project.get("urls", {}).get("Repository")
-
-
 def site_page(target: str) -> str | None:
     """Return the page of the site that shows a file or folder of the checkout, or None."""
     if target in PAGES:
@@ -117,7 +111,7 @@ def examples() -> dict[str, str]:
             docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
             about[page] = docstring.partition("\n\n")[0].replace("\n", " ")
         elif path.suffix == ".ipynb":
-            first = "".join(json.loads(path.read_text())["cells"][0]["source"])
+            first = BADGES.sub("", "".join(json.loads(path.read_text())["cells"][0]["source"]))
             names[page] = _heading(first) or names[page]
             about[page] = first.partition("\n\n")[2]
     notebooks = [page for page in names if page.startswith("examples/notebooks/")]
