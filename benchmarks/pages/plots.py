@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,6 +84,27 @@ def _colour(side: str, others: list[str]) -> str:
         if side.startswith(name):
             return colour
     return OTHERS[others.index(side) % len(OTHERS)] if side in others else OTHERS[0]
+
+
+def _lunar_lander(data: dict[str, list[list[list[float]]]]) -> Any:
+    """Draw a line for each seed, and beside the last of each side its name and median seconds."""
+    figure, (ax,) = _figure(3.4)
+    figure.set_figwidth(7)
+    for side, curves in data.items():
+        colour = COLOURS["stock SB3"] if side.startswith("Stable") else _colour(side, [])
+        colour = LIGHT_BLUE if "Gymnasium" in side else colour
+        for curve in curves:
+            ax.plot(*zip(*curve), color=colour, linewidth=2)
+        seconds, last = (statistics.median(curve[-1][i] for curve in curves) for i in (0, 1))
+        text = f"{side}\n{seconds:,.0f} s".replace(", ", ",\n")
+        ax.annotate(text, (seconds, last), (0, -8), textcoords="offset points", color=colour, va="top", ha="right")
+    ax.axhline(200, color=GREY, linewidth=1, linestyle="--")
+    ax.annotate("solved", (1, 200), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=9)
+    ax.set_xlim(left=0)
+    ax.grid(axis="y")
+    ax.set_ylabel("return")
+    ax.set_xlabel("seconds since `python train.py`", loc="right")
+    return figure
 
 
 def _training(data: dict[str, dict[str, float]]) -> Any:
@@ -201,6 +223,7 @@ def _stepping(data: dict[str, dict[str, dict[int, float]]]) -> Any:
 
 
 _DRAWINGS = {
+    "lunar-lander": _lunar_lander,
     "training": _training,
     "imports": _imports,
     "off-policy": _off_policy,

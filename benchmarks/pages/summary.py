@@ -12,7 +12,7 @@ from benchmarks.pages.text import Rows, fill
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the page: where others are ahead, then five plots with a small table each."""
+    """Return the page: where others are ahead, then six plots with a small table each."""
     return (
         "\n\n".join(
             [
@@ -22,6 +22,9 @@ def page(results: dict[str, Any]) -> str:
                 markdown(behind(results)),
                 _listed(*_BEHIND_ONCE),
                 _learnt_less(results),
+                _section(
+                    "A whole training", "lunar-lander", _LUNAR_LANDER, lunar_lander_rows(results), "a-whole-training"
+                ),
                 _section("Training", "training", _TRAINING, training_rows(results), "training"),
                 _section(
                     "Speedup after changing the import", "imports", _imports_text(results), _imports(results), None
@@ -34,6 +37,18 @@ def page(results: dict[str, Any]) -> str:
         )
         + "\n"
     )
+
+
+def lunar_lander_rows(results: dict[str, Any]) -> Rows:
+    """Return for each side the medians of its trainings on LunarLander."""
+    found: dict[str, Rows] = {}
+    for row in results["lunar_lander"]["tables"]["trainings"]:
+        found.setdefault(row["side"], []).append(row)
+    names = ("seconds", "CPU_seconds", "return")
+    return [
+        {"side": side} | {name.replace("_", " "): statistics.median(row[name] for row in rows) for name in names}
+        for side, rows in found.items()
+    ]
 
 
 def training_rows(results: dict[str, Any]) -> Rows:
@@ -64,6 +79,11 @@ _BEHIND_ONCE = (
     "1.31 times as fast by itself as through `GymVecEnv`.",
     "Of 18 comparisons with other libraries' own rollouts, brax, xminigrid and jumanji are ahead in 5. The largest gap "
     "is 1.28 times (`brax/inverted_pendulum`).",
+)
+_LUNAR_LANDER = (
+    "PPO on LunarLander-v3 with RL Baselines3 Zoo's hyperparameters, from the start of the process on, with imports "
+    "and compilation. The script is the same, with other imports. `jaxenvs.sb3` makes the environment in JAX, or "
+    'Gymnasium\'s with `backend="serial"`. The return is the mean of the last 100 training episodes.'
 )
 _TRAINING = (
     "Training PPO on CartPole-v1, without the time to compile. The other JAX libraries use gymnax's CartPole, and SBX "
