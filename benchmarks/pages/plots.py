@@ -25,6 +25,7 @@ COLOURS = {
 }
 LIGHT_BLUE = "#93c0fb"  # bridge on Gymnasium environments
 OTHERS = ("#f59e0b", "#ef6c57", "#d4a72c", "#e879a6")
+SOLVED = 200  # the reward threshold of LunarLander-v3
 STYLE = {
     "svg.hashsalt": "jaxenvs",
     "svg.fonttype": "none",  # text stays text: small, and in the reader's own font
@@ -87,23 +88,22 @@ def _colour(side: str, others: list[str]) -> str:
 
 
 def _lunar_lander(data: dict[str, list[list[list[float]]]]) -> Any:
-    """Draw a line for each seed, and beside the last of each side its name and median seconds."""
+    """Draw a line for each seed. The legend has the median seconds of each side."""
     figure, (ax,) = _figure(3.4)
-    figure.set_figwidth(7)
+    figure.set_figwidth(5.5)
     for side, curves in data.items():
-        colour = COLOURS["stock SB3"] if side.startswith("Stable") else _colour(side, [])
+        colour = COLOURS["stock SB3"] if side == "Stable-Baselines3" else _colour(side, [])
         colour = LIGHT_BLUE if "Gymnasium" in side else colour
-        for curve in curves:
-            ax.plot(*zip(*curve), color=colour, linewidth=2)
-        seconds, last = (statistics.median(curve[-1][i] for curve in curves) for i in (0, 1))
-        text = f"{side}\n{seconds:,.0f} s".replace(", ", ",\n")
-        ax.annotate(text, (seconds, last), (0, -8), textcoords="offset points", color=colour, va="top", ha="right")
-    ax.axhline(200, color=GREY, linewidth=1, linestyle="--")
-    ax.annotate("solved", (1, 200), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=9)
+        seconds = statistics.median(curve[-1][0] for curve in curves)
+        for curve, label in zip(curves, (f"{side}: {seconds:,.0f} s", *(None for _ in curves))):
+            ax.plot(*zip(*curve), color=colour, linewidth=2, label=label)
+    ax.axhline(SOLVED, color=GREY, linewidth=1, linestyle="--")
+    ax.annotate("solved", (1, SOLVED), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=9)
     ax.set_xlim(left=0)
     ax.grid(axis="y")
     ax.set_ylabel("return")
-    ax.set_xlabel("seconds since `python train.py`", loc="right")
+    ax.set_xlabel("seconds since the start of the script", loc="right")
+    figure.legend(loc="outside upper left", fontsize=10, handlelength=1.2)
     return figure
 
 
