@@ -24,7 +24,7 @@ GYMNAX := gymnax==1.0.1
 define DEMO_ENDS_WITH
 
 runs/demo/agent.gif            a film of the agent
-runs/demo/learning_curve.png   what its episodes earned while it learned
+runs/demo/learning_curve.png   its learning curve
 runs/demo/model.zip            the agent, for jaxenvs.sb3.PPO.load or stable_baselines3.PPO.load
 
 Next:
@@ -80,9 +80,10 @@ test-third-party: .venv-third-party/.installed
 
 bench: $(INSTALLED)
 	$(PIP) install --quiet -c constraints.txt -e ".[bench]"
-	.venv/bin/jaxenvs bench
+	.venv/bin/python -m benchmarks
 
-# In an environment of its own, which needs neither JAX nor PyTorch: the reference is read, not imported.
+# In an environment of its own, which needs neither JAX nor PyTorch: the reference is read, not imported, as is the
+# source of Stable-Baselines3 and sb3-contrib, which has the defaults of their algorithms.
 docs: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 	@echo "The site is in site/. To look at it: python3 -m http.server --directory site"
@@ -91,6 +92,8 @@ docs: .venv-docs/.installed
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $$($(PYTHON) -c \
 		'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	.venv-docs/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -c constraints.txt \
+		stable-baselines3 sb3-contrib
 	touch $@
 
 # What the demo needs by itself, which is a part of what tests need.

@@ -7,7 +7,6 @@ import dataclasses
 import gc
 import importlib
 import importlib.metadata
-import itertools
 import json
 import os
 import platform
@@ -54,8 +53,6 @@ class Command(argparse.ArgumentParser):
         self.add_argument("--quick", action="store_true", help="small, to see that it works: no results")
         text = "folder of the JSON file; default benchmarks/results; quick: none"
         self.add_argument("--output", type=Path, help=text)
-        text = "keep, of the file that is there, what is not measured now, as after a run of some parts"
-        self.add_argument("--merge", action="store_true", help=text)
 
     def options(self, argv: list[str] | None) -> argparse.Namespace:
         """Return the given options, with defaults that depend on --quick."""
@@ -172,28 +169,41 @@ def product() -> dict[str, str]:
 
 
 class Report:
-    """Prints tables as they come, and writes all of them to a JSON file in the end."""
+    """Prints tables, and writes each row to `<output>/<name>.json` once it is measured.
 
-    def __init__(self, name: str, settings: dict[str, Any], notes: list[str]) -> None:
-        """Start a report without tables.
+    A file of the same state of the product is continued, so a run that was stopped loses nothing.
+    """
+
+    def __init__(
+        self, name: str, settings: dict[str, Any], notes: list[str], options: argparse.Namespace | None = None
+    ) -> None:
+        """Start a report: with the rows of the file if this state of the product measured them, else without.
 
         Args:
           name: the name of the benchmark and of its file.
           settings: the options it was run with.
           notes: what is measured, and how.
+          options: those of `Command`; None: nothing is written.
         """
-        self.name = name
+        folder = options and options.output
+        self._path: Path | None = folder and folder / f"{name}.json"
         self.content: dict[str, Any] = {
             "benchmark": name,
             "settings": settings,
             "notes": notes,
             "machine": machine(),
             "versions": versions(),
+            "product": product(),
             "tables": {},
             "bars": [],
         }
+        if self._path is not None and self._path.exists():
+            before = json.loads(self._path.read_text())
+            if before.get("product") == self.content["product"]:
+                self.content |= {key: before[key] for key in ("machine", "tables", "bars")}
+                self.content["versions"] = before["versions"] | self.content["versions"]
         print(f"# {name}\n")
-        for key in ("machine", "versions", "settings"):
+        for key in ("machine", "versions", "product", "settings"):
             print(f"- {key}: " + ", ".join(f"{what} {value}" for what, value in self.content[key].items()))
         for note in notes:
             print(f"- {note}")
@@ -203,6 +213,11 @@ class Report:
         self.content["tables"].setdefault(table, []).extend(rows)
         if rows:
             print(f"\n{markdown(rows)}", flush=True)
+        self._write()
+
+    def has(self, table: str, **columns: Any) -> bool:
+        """Return whether a table has a row with these values, which need not be measured again."""
+        return any(columns.items() <= row.items() for row in self.content["tables"].get(table, []))
 
     def bar(self, what: str, ratio: float, at_least: float) -> None:
         """Compare a ratio with its target."""
@@ -211,42 +226,25 @@ class Report:
     def require(self, what: str, value: float, bar: str, met: bool) -> None:
         """Record a value, its target in words, and whether the value reaches it."""
         self.content["bars"].append({"what": what, "value": value, "bar": bar, "met": bool(met)})
+        self._write()
 
-    def finish(self, options: argparse.Namespace) -> None:
-        """Print the targets, and write `<output>/<name>.json` unless `output` is None."""
+    def finish(self) -> None:
+        """Print the targets, and where everything is."""
         print("\n## bars")
         if self.content["bars"]:
             print(f"\n{markdown(self.content['bars'])}")
         else:
             print("\nnone applies to these settings")
-        if options.output is None:
+        if self._path is None:
             print("\nnothing written: --quick figures are no results (choose a folder with --output)")
-            return
-        print(f"\nwrote {self.save(options.output, options.merge).name}")
+        else:
+            self._write()
+            print(f"\nwrote {self._path.name}")
 
-    def save(self, folder: Path, merge: bool = False) -> Path:
-        """Write `<folder>/<name>.json`, or with `merge` write these results into it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.name}.json"
-        content = merged(json.loads(path.read_text()), self.content) if merge and path.exists() else self.content
-        path.write_text(compact(content))
-        return path
-
-
-def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Replace earlier results of some parts by new ones, and record which parts are of which run."""
-    tables = dict(before["tables"])
-    for name, rows in now["tables"].items():
-        tables[name] = _replaced(tables.get(name, []), rows, _what_is_measured)
-    later = [*before.get("later", []), {key: now[key] for key in ("settings", "machine", "versions")}]
-    bars = _replaced(before["bars"], now["bars"], lambda bar: bar["what"])
-    return before | {"notes": now["notes"], "tables": tables, "bars": bars, "later": later}
-
-
-def _replaced(old: list[Any], new: list[Any], key: Callable[[Any], Any]) -> list[Any]:
-    """Replace old rows by new ones with the same key, and append rows with new keys."""
-    mine = {key(row): row for row in new}
-    return [mine.pop(key(row), row) for row in old] + list(mine.values())
+    def _write(self) -> None:
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(compact(self.content))
 
 
 def compact(content: dict[str, Any]) -> str:
@@ -261,11 +259,6 @@ def compact(content: dict[str, Any]) -> str:
     tables = [f"  {json.dumps(name)}: {lines(rows, '  ')}" for name, rows in content["tables"].items()]
     parts["tables"] = "{\n" + ",\n".join(tables) + "\n }"
     return "{\n" + ",\n".join(f" {json.dumps(name)}: {text}" for name, text in parts.items()) + "\n}\n"
-
-
-def _what_is_measured(row: dict[str, Any]) -> tuple[Any, ...]:
-    """The columns before the first figure."""
-    return tuple(itertools.takewhile(lambda value: not isinstance(value, float), row.values()))
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -1,6 +1,6 @@
 """Write the pages that show benchmarks/results. The command is `python -m benchmarks.docs`.
 
-These are docs/benchmarks.md with its plots, docs/benchmarks/tables.md, and what README.md says about speed.
+These are docs/benchmarks.md with its plots, docs/benchmarks/tables.md and history.md, and README.md's figures.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS
-from benchmarks.pages import plots, summary, tables
+from benchmarks.pages import history, plots, summary, tables
 from benchmarks.pages.text import fill
 
 CHECKOUT = Path(__file__).parent.parent
 README = CHECKOUT / "README.md"
 PAGES = {CHECKOUT / "docs" / "benchmarks.md": summary.page, CHECKOUT / "docs" / "benchmarks" / "tables.md": tables.page}
+# Names in the records, and what the pages show instead.
+SHOWN = {"bridge/app/": "", "bridge": "jaxenvs.sb3", "not shown": "undecided"}
 BEGIN, END = "<!-- speed: python -m benchmarks.docs -->\n", "<!-- end of speed -->\n"
 
 
@@ -25,14 +27,22 @@ def write() -> None:
     results = read()
     for path, page in PAGES.items():
         path.write_text(page(results))
+    (CHECKOUT / "docs" / "benchmarks" / "history.md").write_text(history.page())
     plots.write(results)
     README.write_text(with_table(README.read_text(), results))
 
 
 def read() -> dict[str, Any]:
     """Return the results of every benchmark that has run, by name."""
-    results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
-    return results | {"gpu": in_tables((RESULTS / "gpu.jsonl").read_text().splitlines())}
+    results = {path.stem: json.loads(_text(path)) for path in sorted(RESULTS.glob("*.json"))}
+    return results | {"gpu": in_tables(_text(RESULTS / "gpu.jsonl").splitlines())}
+
+
+def _text(path: Path) -> str:
+    text = path.read_text()
+    for name, shown in SHOWN.items():
+        text = text.replace(name, shown)
+    return text
 
 
 def in_tables(lines: list[str]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Compare environments on the host with stock SB3 and Gymnasium: training, stepping, and the cost of a prediction.
 
-    python -m benchmarks.host [--parts training acting stepping] [--rounds 5] [--quick]
+    python -m benchmarks.host [--parts training acting stepping tensors] [--rounds 5] [--quick]
 
 training: PPO and A2C on Gymnasium's environments. acting: `predict`, and an EvalCallback. stepping: `VecEnv.step` of
-environments that take a given number of microseconds.
+environments that take a given number of microseconds. tensors: PPO on a CartPole in PyTorch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ import bridge
 from benchmarks import common, never_slower
 from benchmarks.common import Side
 from benchmarks.peers.cell import HOST, OURS, STOCK, Cell
+from benchmarks.peers.torch_cartpole import InArrays, TorchCartPole
 
-PARTS = ("training", "acting", "stepping")
+PARTS = ("training", "acting", "stepping", "tensors")
 
 # What must be reached, times stock SB3.
 TRAININGS = (
@@ -46,6 +47,10 @@ PREDICT, EVALUATE, SERIAL, PROCESS, GROUPED = 5, 3, 1.2, 1, 2
 MICROSECONDS, NUM_ENVS = (0, 50, 200, 1000), (1, 2, 8, 32)
 STEPPING_SECONDS = 0.25  # of one run of a side
 GROUP = 4
+EVALUATION = "EvalCallback of 10 episodes"
+# Environments of tensors, steps of each in a rollout, and sizes of a minibatch.
+TENSOR_ENVS, TENSOR_STEPS, TENSOR_BATCHES = 1024, 16, (1024, 4096)
+AS_ARRAYS, AS_STOCK = 1.0, 2.5
 
 NOTES = [
     "training: as in never_slower, with one process per side. The environments come from make_vec_env of each side's "
@@ -54,6 +59,9 @@ NOTES = [
     "Every VecEnv except AsyncVectorEnv reports returns and lengths of episodes. Sides take turns, and figures are "
     "from the median run.",
     f"grouped: {GROUP} environments in each process. Where there are only 2 environments, both are in one process.",
+    "tensors: the sides train on a GymVecEnv around the same environment, whose reset and step take and return PyTorch "
+    "tensors. On the second side, a class around the environment converts them to NumPy arrays and back. Sides take "
+    "turns, and figures are from the median run.",
 ]
 
 
@@ -86,7 +94,8 @@ def monitored(microseconds: int) -> gymnasium.Env[Any, Any]:
 def measure_training(report: common.Report, options: never_slower.Options) -> None:
     """Measure whole trainings, each in a separate process."""
     for cell, at_least in TRAININGS:
-        never_slower.measure(report, cell, options, at_least)
+        if not report.has("cells", cell=str(cell)):
+            never_slower.measure(report, cell, options, at_least)
 
 
 def measure_acting(report: common.Report, rounds: int) -> None:
@@ -108,7 +117,7 @@ def measure_acting(report: common.Report, rounds: int) -> None:
     evaluations = {side: functools.partial(_evaluate, callback) for side, callback in callbacks.items()}
     for what, runs, at_least in (
         ("predict of one observation", {s: functools.partial(predict, m) for s, m in models.items()}, PREDICT),
-        ("EvalCallback of 10 episodes", evaluations, EVALUATE),
+        (EVALUATION, evaluations, EVALUATE),
     ):
         timings = common.interleave({s: Side(run, 1) for s, run in runs.items()}, rounds)
         seconds = {side: 1 / timing.steps_per_second for side, timing in timings.items()}
@@ -133,6 +142,8 @@ def _evaluate(callback: EvalCallback) -> None:
 def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, int]]) -> None:
     """Measure steps per second of all environments together, for every kind of VecEnv."""
     for microseconds, num_envs in cells:
+        if report.has("stepping", microseconds=microseconds, num_envs=num_envs):
+            continue
         monitors = [functools.partial(monitored, microseconds)] * num_envs
         bare = [functools.partial(Busy, microseconds)] * num_envs
         group = min(GROUP, max(1, num_envs // 2)) if num_envs > 2 else num_envs
@@ -168,6 +179,28 @@ def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, 
             report.bar(f"{cell}: ProcessVecEnv, grouped / SubprocVecEnv", ratio, GROUPED)
 
 
+def measure_tensors(report: common.Report, rounds: int, num_envs: int, batch_sizes: tuple[int, ...]) -> None:
+    """Measure PPO on environments of tensors, on the same behind NumPy arrays, and SB3's."""
+    in_arrays = f"{OURS}, NumPy arrays"
+    for batch_size in batch_sizes:
+        if report.has("tensors", batch_size=batch_size):
+            continue
+        sides = {}
+        for name in (OURS, in_arrays, STOCK):
+            env, package = TorchCartPole(num_envs), stable_baselines3 if name == STOCK else bridge
+            venv = bridge.GymVecEnv(InArrays(env) if name == in_arrays else env)
+            sizes = {"n_steps": TENSOR_STEPS, "batch_size": batch_size}
+            model = package.PPO("MlpPolicy", venv, seed=0, device="cpu", **sizes)
+            steps = 2 * TENSOR_STEPS * num_envs
+            sides[name] = Side(functools.partial(model.learn, steps, reset_num_timesteps=False), steps)
+        timings = common.interleave(sides, rounds)
+        about = {"num_envs": num_envs, "batch_size": batch_size}
+        report.add("tensors", [about | {"side": name} | timing.row() for name, timing in timings.items()])
+        for other, at_least in ((in_arrays, AS_ARRAYS), (STOCK, AS_STOCK)):
+            ratio = timings[OURS].steps_per_second / timings[other].steps_per_second
+            report.bar(f"{num_envs} environments of tensors, batch {batch_size}: {OURS} / {other}", ratio, at_least)
+
+
 def _stepping(env: Any, num_envs: int) -> Side:
     actions = np.zeros(num_envs, np.int64)
     env.step(actions)
@@ -189,16 +222,18 @@ def main(argv: list[str] | None = None) -> None:
     quick, parts = arguments.quick, arguments.parts
     rounds = arguments.rounds
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of the workers, as in never_slower
-    report = common.Report("host", {"parts": " ".join(parts), "rounds": rounds, "quick": quick}, NOTES)
+    report = common.Report("host", {"parts": " ".join(parts), "rounds": rounds, "quick": quick}, NOTES, arguments)
     if "training" in parts and not quick:  # never_slower --quick has tried the same
         measure_training(report, never_slower.Options(rounds, quick))
-    if "acting" in parts:
+    if "acting" in parts and not report.has("acting", what=EVALUATION):
         measure_acting(report, rounds)
     if "stepping" in parts:
         measure_stepping(report, rounds, [(0, 2)] if quick else [(cost, n) for cost in MICROSECONDS for n in NUM_ENVS])
         if not quick:
             measure_stepping(report, rounds, [(0, 64)])
-    report.finish(arguments)
+    if "tensors" in parts:
+        measure_tensors(report, rounds, 8 if quick else TENSOR_ENVS, (64,) if quick else TENSOR_BATCHES)
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ NOTES = [
     "Deep Reinforcement Learning at the Edge of the Statistical Precipice).",
     "verdict: equal if the interval lies within the margin, which is 5 % of the range between random actions and the "
     "best agents that are known; better or worse if it does not and excludes 0; not worse if it only lies above minus "
-    "the margin; else not shown. With three seeds or fewer, no interval is made.",
+    "the margin; else undecided. With three seeds or fewer, no interval is made.",
     "seeds needed: an estimate for sides that do not differ. With this many seeds a side, half of all comparisons have "
     "the verdict equal. The returns of both sides are resampled together. Nothing is shown above 5,120 seeds.",
     "CPU seconds: the time that the process computed for the training, with compilation and without imports and "
@@ -110,7 +110,12 @@ def train(run: Run) -> dict[str, Any]:
     model.learn(run.total_timesteps)
     seconds = time.process_time() - began
     result = mean_return(model, make_evaluation(run), EPISODES, run.task.success_above)
-    return dataclasses.asdict(run) | {"mean_return": result, "cpu_seconds": seconds, "cpu": common.machine()["cpu"]}
+    return dataclasses.asdict(run) | {
+        "mean_return": result,
+        "cpu_seconds": seconds,
+        "cpu": common.machine()["cpu"],
+        "product": common.product(),
+    }
 
 
 def make_model(run: Run) -> BaseAlgorithm:
@@ -217,7 +222,7 @@ def verdict(low: float, high: float, margin: float) -> str:
         return "better"
     if high < 0:
         return "worse"
-    return "not worse" if low >= -margin else "not shown"
+    return "not worse" if low >= -margin else "undecided"
 
 
 def seeds_needed(returns: Sequence[float], margin: float) -> int | None:
@@ -289,8 +294,12 @@ def main(argv: list[str] | None = None) -> None:
     if options.done:
         found = (run for run in read(path) if run.name in names and run.side in options.sides)
         runs = [run for run in found if run.total_timesteps == run.task.timesteps]
-    report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES)
     records = train_all(runs, path, options.processes)
+    report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES, options)
+    report.content |= {"tables": {}, "bars": []}  # made anew from the trainings
+    products = [record.get("product") for record in records]
+    if any(product != products[0] for product in products):
+        report.content["product"] = {"of the trainings": f"{len({json.dumps(product) for product in products})} states"}
     report.content["settings"]["machines"] = ", ".join(sorted({record["cpu"] for record in records}))
 
     def of(name: str, side: str) -> list[dict[str, Any]]:
@@ -307,7 +316,7 @@ def main(argv: list[str] | None = None) -> None:
         if row["verdict"] and not quick:
             what = f"{row['task']}, {row['side']}: the difference from stock SB3's return is {row['difference']}"
             report.require(what, row["IQM"], "not worse", row["verdict"] in ("equal", "better", "not worse"))
-    report.finish(options)
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -65,15 +65,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each side; default 3")
     options = parser.options(argv)
     total_timesteps = QUICK_TIMESTEPS if options.quick else TIMESTEPS
-    report = common.Report("lunar_lander", {"seeds": options.seeds, "total_timesteps": total_timesteps}, NOTES)
-    report.content["product"] = common.product()
-    rows = []
+    settings = {"seeds": options.seeds, "total_timesteps": total_timesteps}
+    report = common.Report("lunar_lander", settings, NOTES, options)
     for seed in range(options.seeds):
         for side in options.parts:
-            rows.append(train(side, seed, total_timesteps))
-            print({name: value for name, value in rows[-1].items() if name != "curve"}, flush=True)
-    report.content["tables"]["trainings"] = rows
-    report.finish(options)
+            if not report.has("trainings", side=side, seed=seed):
+                report.add("trainings", [train(side, seed, total_timesteps)])
+    report.finish()
 
 
 if __name__ == "__main__":

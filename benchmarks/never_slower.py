@@ -259,8 +259,10 @@ def main(argv: list[str] | None = None) -> None:
 
     settings = {"only": arguments.only, "cells": len(chosen)}
     settings |= {"rounds": options.rounds, "quick": quick}
-    report = common.Report("never_slower", settings, NOTES)
+    report = common.Report("never_slower", settings, NOTES, arguments)
     for cell in chosen:
+        if report.has("cells", cell=str(cell)) or report.has("commands", cell=str(cell)):
+            continue
         try:
             if isinstance(cell, cells.TrainCommand):
                 measure_command(report, cell, options)
@@ -272,7 +274,7 @@ def main(argv: list[str] | None = None) -> None:
             report.require(f"{cell}: runs to the end", 0.0, "both sides", met=False)
     missed = [bar["what"] for bar in report.content["bars"] if not bar["met"]]
     print(f"\n{len(missed)} bars missed" + "".join(f"\n- {what}" for what in missed))
-    report.finish(arguments)
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -127,6 +127,7 @@ def measure(report: common.Report, comparison: Comparison, options: Options) -> 
     }
     timings, begun = time_cells(sides, options)
     speeds: dict[tuple[str, str], float] = {}
+    rows = []
     for key, timing in timings.items():
         name, _, threads = key.rpartition(", ")
         side, cell, _ = sides[name]
@@ -140,7 +141,8 @@ def measure(report: common.Report, comparison: Comparison, options: Options) -> 
             "environments": f"{cell.n_envs} {JAX if cell.environments == JAX else GYMNASIUM}",
             "threads": int(threads),
         }
-        report.add("steps", [row | timing.row() | {"first": begun[name]["first_seconds"]}])
+        rows.append(row | timing.row() | {"first": begun[name]["first_seconds"]})
+    report.add("steps", rows)
     if options.quick:
         return
     what = f"{comparison.cell.algorithm} {comparison.cell.network}, {comparison.name}"
@@ -187,17 +189,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     sbx = client.interpreter("sbx", install=not quick) if "steps" in parts else None
     options = Options(arguments.rounds, quick, sbx)
     settings = {"parts": " ".join(parts), "rounds": options.rounds, "quick": quick}
-    report = common.Report("off_policy", settings, NOTES)
+    report = common.Report("off_policy", settings, NOTES, arguments)
     comparisons = [QUICK] if quick and "steps" in parts else []
     if not quick:
         comparisons += (STEPS if "steps" in parts else ()) + (IMAGES if "images" in parts else ())
         comparisons += (A2C, MASKABLE_PPO, RECURRENT_PPO) if "on_policy" in parts else ()
     for comparison in comparisons:
-        if arguments.only in comparison.cell.algorithm:
+        cell = comparison.cell
+        is_done = report.has("steps", algorithm=cell.algorithm, network=cell.network, setting=comparison.name)
+        if arguments.only in cell.algorithm and not is_done:
             measure(report, comparison, options)
-    if "memory" in parts:
+    if "memory" in parts and not report.has("memory", side=STOCK):
         measure_memory(report, options, *([3000] if quick else []))
-    report.finish(arguments)
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -240,12 +240,12 @@ def main(argv: list[str] | None = None) -> None:
         given = sys.argv[1:] if argv is None else argv
         # The last one counts of an option that is given twice.
         subprocess.run([python, "-m", "benchmarks.stepping", *given, "--parts", "compiled"], check=True)
-        parts, options.merge = [part for part in parts if part != "compiled"], True
+        parts = [part for part in parts if part != "compiled"]
         if not parts:
             return
 
     settings = {"parts": " ".join(parts), "num_envs": options.num_envs, "rounds": options.rounds, "quick": quick}
-    report = common.Report("stepping", settings, NOTES)
+    report = common.Report("stepping", settings, NOTES, options)
     if "vec_env" in parts:
         # SubprocVecEnv's processes are forked from one that has imported what they need.
         multiprocessing.set_forkserver_preload(["__main__", "stable_baselines3.common.vec_env"])
@@ -253,14 +253,16 @@ def main(argv: list[str] | None = None) -> None:
         for num_envs in options.num_envs or ([8] if quick else NUM_ENVS["vec_env"]):
             steps = 10 if quick else STEPS.get(num_envs, max(10, 40_000 // num_envs))
             shortest = 0.0 if quick else SHORTEST_RUN_SECONDS
-            time_vec_envs(report, num_envs, steps, shortest, options.rounds, envpool)
+            if not report.has("vec_env", num_envs=num_envs):
+                time_vec_envs(report, num_envs, steps, shortest, options.rounds, envpool)
     if "compiled" in parts:
         gymnax = common.peer("gymnax")
         for env_id in envs:
             for num_envs in options.num_envs or ([8] if quick else NUM_ENVS["compiled"]):
                 num_steps = min(50 if quick else MAX_STEPS, steps_that_fit(env_id, num_envs))
-                time_compiled(report, env_id, num_envs, num_steps, options.rounds, gymnax)
-    report.finish(options)
+                if not report.has("compiled", env=env_id, num_envs=num_envs):
+                    time_compiled(report, env_id, num_envs, num_steps, options.rounds, gymnax)
+    report.finish()
 
 
 if __name__ == "__main__":

@@ -187,6 +187,8 @@ def compare(
       ours_on, stock_on: JAX_ENVS or GYMNASIUM_ENVS.
       bars: how many times as fast we want to be, by name of the other side.
     """
+    if report.has("training", part=part):
+        return
     if options.quick:
         setting, bars = QUICK, {}
     # What another part compiled would not be compiled again.
@@ -258,6 +260,8 @@ def time_to_solved(report: common.Report, setting: str, num_seeds: int, options:
     Args:
       setting: "default" or "zoo", as the script knows them.
     """
+    if report.has("solved", setting=setting):
+        return
     threads = [{}, {"OMP_NUM_THREADS": "1"}] if len(options.thread_counts) > 1 else [{}]
     with tempfile.TemporaryDirectory() as folder:
         no_cache = {"JAXENVS_CACHE": "0"}
@@ -339,7 +343,7 @@ def main(argv: list[str] | None = None) -> None:
     options = Options(arguments.rounds, torch.get_num_threads(), quick, {})
     settings: dict[str, Any] = {"env": ENV_ID, "parts": "".join(parts), "rounds": options.rounds, "seeds": seeds}
     settings |= {"torch_threads": options.threads, "quick": quick}
-    report = common.Report("training", settings, NOTES)
+    report = common.Report("training", settings, NOTES, arguments)
     with contextlib.ExitStack() as closing:
         if {"a", "b"} & set(parts):
             options.peers = open_peers(not quick, closing)
@@ -348,14 +352,15 @@ def main(argv: list[str] | None = None) -> None:
             compare(report, "a", SMALL, options, JAX_ENVS, GYMNASIUM_ENVS, (SBX, *PEERS["rejax"]), bars)
         if "b" in parts:
             compare(report, "b", LARGE, options, JAX_ENVS, JAX_ENVS, tuple(PEERS["rejax"]), {STOCK: 4, REJAX: 1.3})
-        describe_peers(report, options.peers)
+        if not report.has("peers"):
+            describe_peers(report, options.peers)
     if "c" in parts:
         compare(report, "c", SMALL, options, GYMNASIUM_ENVS, GYMNASIUM_ENVS, (), {STOCK: 3})
     if "d" in parts:
         for setting in ("default",) if quick else ("default", "zoo"):
             time_to_solved(report, setting, seeds, options)
     torch.set_num_threads(options.threads)
-    report.finish(arguments)
+    report.finish()
 
 
 if __name__ == "__main__":

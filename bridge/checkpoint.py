@@ -100,7 +100,7 @@ def save_checkpoint(model: BaseAlgorithm, path: str | Path, metadata: dict[str, 
     folder, whose content may be newer.
 
     Args:
-      model: a model of SB3 or bridge on a JaxVecEnv, also in wrappers.
+      model: a model of SB3 or jaxenvs.sb3 on a JaxVecEnv, also in wrappers.
       path: the path of the file; ".zip" is appended if it is missing.
       metadata: custom data that JSON can hold; `read_metadata` returns it.
 

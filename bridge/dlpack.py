@@ -14,7 +14,7 @@ import torch.utils.dlpack
 
 from jaxenvs.arrays import key_data
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("jaxenvs.sb3")
 
 
 def to_torch(tree: Any) -> Any:

@@ -47,7 +47,7 @@ from jaxenvs.wrappers.multi_agent.agents import vectorize
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 PARALLEL = "parallel"  # PettingZoo's environments, for which "auto" is the only name
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("jaxenvs.sb3")
 
 
 def make_vec_env(

@@ -1,9 +1,12 @@
 """Extension of mkdocstrings for the classes and docstrings of this project. mkdocs.yml calls it."""
 
 import re
+from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 from griffe import (
+    AliasResolutionError,
     Attribute,
     Class,
     Decorator,
@@ -16,8 +19,8 @@ from griffe import (
     Function,
     GriffeLoader,
     Module,
+    ModulesCollection,
     Object,
-    Parameter,
     ParameterKind,
 )
 
@@ -25,13 +28,14 @@ DECORATORS = ("jaxenvs.environment.struct", "jaxenvs.environment.environment")
 STATIC = "jaxenvs.environment.static"
 CONSTRUCTOR = "bridge.algorithms.common.compiled_algorithm.constructor_like"
 UNPACK = "typing.Unpack"
-SHARED_ARGUMENTS = """Create the model.
-
-Args:
-  policy: name or class of the policy, such as "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
-  env: a VecEnv, an environment of Gymnasium or jaxenvs, or an id.
-  engine: "auto" compiles what it can, "xla" raises an error if something cannot be compiled, "torch" compiles nothing.
-"""
+OURS, SB3 = ("bridge", "jaxenvs"), ("stable_baselines3", "sb3_contrib")
+PUBLIC = ("jaxenvs", "jaxenvs.learn", "jaxenvs.wrappers", "jaxenvs.third_party", "bridge")
+SHARED_ARGUMENTS = {
+    "policy": 'name or class of the policy, such as "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".',
+    "env": "a VecEnv, an environment of Gymnasium or jaxenvs, or an id.",
+    "engine": '"auto" compiles what it can, "xla" raises an error if something cannot be compiled, "torch" compiles '
+    "nothing.",
+}
 AS_A_DATACLASS = ExprName("dataclasses.dataclass")
 TOGETHER = re.compile(r"^  ([a-z]\w*(?:, \w+)+):", re.MULTILINE)  # "  actor, critic: ..."
 PAGE = re.compile(r"docs/([\w/-]+\.md)")
@@ -40,7 +44,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"  # what stands behind a space is taken for a typ
 
 
 class HouseStyle(Extension):
-    """Add signatures that are made at runtime, attributes that are described together, and links to pages."""
+    """Add signatures that are made at runtime, public bases, attributes described together, and links to pages."""
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         if obj.docstring is not None:  # which is shown on a page in docs/reference/
@@ -54,11 +58,13 @@ class HouseStyle(Extension):
                     parameter.default = number.value
 
     def on_package(self, *, pkg: Module, loader: GriffeLoader, **kwargs: Any) -> None:
-        if "algorithms" in pkg.members:
-            for module in pkg["algorithms"].modules.values():
-                for cls in module.classes.values():
-                    if isinstance(init := cls.members.get("__init__"), Function) and is_constructor(init):
-                        expand(init)
+        public = set(public_paths(pkg.modules_collection))
+        for cls in classes(pkg):
+            cls.extra["house_style"]["bases"] = public_bases(cls, public)
+            if isinstance(init := cls.members.get("__init__"), Function):
+                for decorator in init.decorators:
+                    if decorator.callable_path == CONSTRUCTOR:
+                        expand(init, decorator.value.arguments[0].canonical_path)
 
     def on_class_members(self, *, cls: Class, **kwargs: Any) -> None:
         if cls.docstring is not None:
@@ -70,25 +76,67 @@ class HouseStyle(Extension):
                     member.value = default(member.value)
 
 
-def is_constructor(function: Function) -> bool:
-    return any(decorator.callable_path == CONSTRUCTOR for decorator in function.decorators)
+def classes(module: Module) -> Iterator[Class]:
+    """Yield the classes of a package."""
+    yield from module.classes.values()
+    for each in module.modules.values():
+        if not each.is_alias:
+            yield from classes(each)
 
 
-def expand(init: Function) -> None:
-    """Replace `*args` and `**kwargs: Unpack[...]` by the keys of the TypedDict, each described by its docstring."""
+def public_paths(loaded: ModulesCollection) -> Iterator[str]:
+    """Yield the paths at which the objects with public names are defined."""
+    for package in PUBLIC:
+        if package.partition(".")[0] in loaded:
+            yield from (defined_at(loaded, f"{package}.{name}") for name in loaded[package].members)
+
+
+def defined_at(loaded: ModulesCollection, path: str) -> str:
+    """Return the path of what another path imports; that path itself, if it is in a library that is not read."""
+    try:
+        return loaded[path].final_target.path if loaded[path].is_alias else loaded[path].path
+    except (AliasResolutionError, KeyError):
+        return path
+
+
+def public_bases(cls: Class, public: set[str]) -> list[Any]:
+    """Return the bases of a class without private ones of the project; if no other is left, their public bases."""
+    bases = {defined_at(cls.modules_collection, path(base)): base for base in cls.bases}
+    private = [each for each in bases if each.partition(".")[0] in OURS and each not in public]
+    if len(private) < len(bases) or not bases:
+        return [shown(base) for each, base in bases.items() if each not in private]
+    return [base for each in private for base in public_bases(cls.modules_collection[each], public)]
+
+
+def shown(base: Any) -> Any:
+    """Return the base of a class as it is shown: SB3's PPO with its package, as the class has the same name."""
+    return base if path(base).partition(".")[0] not in SB3 else path(base)
+
+
+def expand(init: Function, stock: str) -> None:
+    """Replace `*args` and `**kwargs: Unpack[...]` by the arguments of an algorithm of SB3 or sb3-contrib.
+
+    The TypedDict in `Unpack` has their types and descriptions.
+
+    Args:
+      init: the constructor.
+      stock: the path of the algorithm, whose source has the defaults.
+    """
     unpacked = next(each.annotation for each in init.parameters if each.kind is ParameterKind.var_keyword)
-    for name in ("args", "kwargs"):
+    described, engine = keys(init.modules_collection[unpacked.slice.canonical_path]), init.parameters["engine"]
+    for name in ("args", "kwargs", "engine"):
         del init.parameters[name]
-    lines, engine = [SHARED_ARGUMENTS], init.parameters["engine"]
-    del init.parameters["engine"]
-    for name, attribute in keys(init.modules_collection[unpacked.slice.canonical_path]).items():
-        if not name.startswith("_"):
-            init.parameters.add(
-                Parameter(name, annotation=attribute.annotation, kind=ParameterKind.keyword_only, default="...")
-            )
-            lines.append(f"  {name}: {attribute.docstring.value}\n")
+    texts = dict(SHARED_ARGUMENTS)
+    for parameter in init.modules_collection[f"{stock}.__init__"].parameters:
+        if parameter.name in described and not parameter.name.startswith("_"):
+            attribute = described[parameter.name]
+            parameter.annotation, texts[parameter.name] = attribute.annotation, attribute.docstring.value
+            init.parameters.add(parameter)
     init.parameters.add(engine)
-    init.docstring = Docstring("".join(lines), parent=init, parser="google")
+    library = stock.partition(".")[0].replace("_", "-")
+    lines = [f"{name}: {texts[name]}" for name in (each.name for each in init.parameters) if name in texts]
+    first = f"Create a {stock.rpartition('.')[2]} model, with the defaults of {library} {version(library)}."
+    init.docstring = Docstring("\n  ".join([f"{first}\n\nArgs:", *lines]), parent=init, parser="google")
 
 
 def keys(cls: Class) -> dict[str, Attribute]:

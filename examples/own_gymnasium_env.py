@@ -1,7 +1,7 @@
 """Train on your own Gymnasium environment, with one line of the Stable-Baselines3 script changed.
 
-The environment stays as it is, in Python. `bridge.PPO` learns in a compiled function, and a faster VecEnv steps the
-environments. With backend="process" in `make_vec_env`, each environment would be in a separate process.
+The environment stays as it is, in Python. `jaxenvs.sb3.PPO` learns in a compiled function, and a faster VecEnv steps
+the environments. With backend="process" in `make_vec_env`, each environment would be in a separate process.
 Run it: python examples/own_gymnasium_env.py
 """
 

@@ -95,7 +95,7 @@ def register(
     parameters: Mapping[str, Any] | None = None,
     override: bool = False,
 ) -> None:
-    """Register an environment for `make`, for `bridge.make_vec_env`, and in Gymnasium as "jaxenvs/<id>".
+    """Register an environment for `make`, for `jaxenvs.sb3.make_vec_env`, and in Gymnasium as "jaxenvs/<id>".
 
     Registering your own id again replaces it, so that a notebook cell can be run twice.
 

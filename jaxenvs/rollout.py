@@ -130,7 +130,7 @@ class Evaluation:
         return self.returns.std()
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes"
+        return f"{self.mean:.2f} ± {self.std:.2f} over {len(self.returns)} episodes"
 
 
 @batched_in_any_context

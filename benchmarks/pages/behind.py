@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.pages.text import Rows
 
-OURS = ("bridge", "jaxenvs", "JaxVecEnv")
+OURS = ("jaxenvs", "JaxVecEnv")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _never_slower(tables: dict[str, Rows]) -> Iterator[Pair]:
             "seconds to the first iteration, including compilation",
             cell,
             "SB3",
-            row["bridge_first"] / row["stock_first"],
+            row["jaxenvs.sb3_first"] / row["stock_first"],
         )
         yield Pair("memory during training, beyond the imports", cell, "SB3", row["times_MB"])
     for row in tables.get("commands", ()):
@@ -94,7 +94,7 @@ def _host(tables: dict[str, Rows]) -> Iterator[Pair]:
     for row in tables["cells"]:
         yield Pair("steps per second after changing the imports", row["cell"], "SB3", 1 / row["times"])
     for row in tables["acting"]:
-        yield Pair("acting", row["what"], "SB3", row["bridge [s]"] / row["stock SB3 [s]"])
+        yield Pair("acting", row["what"], "SB3", row["jaxenvs.sb3 [s]"] / row["stock SB3 [s]"])
     for row in tables["stepping"]:
         case = f"{row['num_envs']} environments of {row['microseconds']} µs"
         for ours, other in (("SerialVecEnv", "DummyVecEnv"), ("ProcessVecEnv", "SubprocVecEnv")):

@@ -45,7 +45,7 @@ def off_policy(results: dict[str, Any]) -> dict[str, dict[str, float]]:
         if row["algorithm"] in ("PPO", "A2C"):
             continue
         number, kind = row["environments"].split()[:2]
-        side = f"bridge, {kind}" if row["side"].startswith("bridge") else row["side"]
+        side = f"jaxenvs.sb3, {kind}" if row["side"].startswith("jaxenvs.sb3") else row["side"]
         zoo = "" if row["setting"] == "SB3's defaults" else f", {row['setting']}"
         cell = found[f"{row['algorithm']} {row['network']}, {number} env{'s' if number != '1' else ''}{zoo}"]
         cell[side] = max(cell.get(side, 0.0), _digits(row["steps_per_second"]))

@@ -18,12 +18,12 @@ from benchmarks.pages.figures import FIGURES
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 GREY = "#7f8288"  # as far from white as from the dark page
 COLOURS = {
-    "bridge": "#3b82f6",
+    "jaxenvs.sb3": "#3b82f6",
     "jaxenvs": "#8b5cf6",
     "stock SB3": "#9ca3af",
     "SBX": "#10b981",
 }
-LIGHT_BLUE = "#93c0fb"  # bridge on Gymnasium environments
+LIGHT_BLUE = "#93c0fb"  # jaxenvs.sb3 on Gymnasium environments
 OTHERS = ("#f59e0b", "#ef6c57", "#d4a72c", "#e879a6")
 SOLVED = 200  # the reward threshold of LunarLander-v3
 STYLE = {
@@ -125,7 +125,7 @@ def _training(data: dict[str, dict[str, float]]) -> Any:
 
 def _imports(data: dict[str, dict[str, list[float]]]) -> Any:
     figure, (ax,) = _figure(0.9 + 0.45 * len(data))
-    kinds_of = (("MLP", 0.14, "o", COLOURS["bridge"]), ("CNN or MultiInput", -0.14, "s", OTHERS[0]))
+    kinds_of = (("MLP", 0.14, "o", COLOURS["jaxenvs.sb3"]), ("CNN or MultiInput", -0.14, "s", OTHERS[0]))
     for kind, shift, marker, colour in kinds_of:
         points = [(times, -index + shift) for index, kinds in enumerate(data.values()) for times in kinds[kind]]
         ax.scatter(*zip(*points), marker=marker, s=26, alpha=0.65, color=colour, linewidths=0, label=f"{kind} policy")
@@ -145,7 +145,7 @@ def _off_policy(data: dict[str, dict[str, float]]) -> Any:
     sides = list(dict.fromkeys(side for cell in data.values() for side in cell if side != "stock SB3"))
     figure, (ax,) = _figure(0.9 + 0.27 * len(sides) * len(data))
     height = 0.8 / len(sides)
-    colours = {"bridge, Gymnasium": LIGHT_BLUE}
+    colours = {"jaxenvs.sb3, Gymnasium": LIGHT_BLUE}
     for side in sides:
         where, has = [], []
         for index, cell in enumerate(data.values()):
@@ -174,7 +174,7 @@ def _learning(data: dict[str, dict[str, dict[str, Any]]]) -> Any:
         ax.grid(axis="x")
         ax.tick_params(axis="x", labelsize=9)
         ax.set_ylim(-len(data) + 0.4, 0.6)
-    for side, shift in (("bridge", 0.15), ("bridge on Gymnasium", -0.15), ("stock SB3", 0.15)):
+    for side, shift in (("jaxenvs.sb3", 0.15), ("jaxenvs.sb3 on Gymnasium", -0.15), ("stock SB3", 0.15)):
         rows = [(sides[side], -index + shift) for index, sides in enumerate(data.values()) if side in sides]
         colour = LIGHT_BLUE if "Gymnasium" in side else _colour(side, [])
         for row, where in rows:
@@ -205,7 +205,7 @@ def _stepping(data: dict[str, dict[str, dict[int, float]]]) -> Any:
     for ax, (way, sides) in zip(axes, data.items()):
         others = [side for side in sides if not side.startswith(tuple(COLOURS))]
         for side, speeds in sides.items():
-            colour = COLOURS["bridge"] if side == "JaxVecEnv" else _colour(side, others)
+            colour = COLOURS["jaxenvs.sb3"] if side == "JaxVecEnv" else _colour(side, others)
             ax.plot(list(map(int, speeds)), list(speeds.values()), marker="o", color=colour, label=side)
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")

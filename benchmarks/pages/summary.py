@@ -1,8 +1,9 @@
-"""Write docs/benchmarks.md: a summary to read in three minutes, which starts with the libraries that are ahead."""
+"""Write docs/benchmarks.md: a summary to read in three minutes, which starts with what changing the import gains."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.common import markdown
@@ -12,23 +13,23 @@ from benchmarks.pages.text import Rows, fill
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the page: where others are ahead, then six plots with a small table each."""
+    """Return the page: the change of an import, where others are ahead, what it costs, and the other comparisons."""
     return (
         "\n\n".join(
             [
                 "# Benchmarks",
                 _where(results),
+                _section("Your script after changing the import", "imports", _imports_text(results), _imports(results)),
+                _section(
+                    "A whole training", "lunar-lander", _LUNAR_LANDER, lunar_lander_rows(results), "a-whole-training"
+                ),
                 f"## Where others are ahead\n\n{fill(_BEHIND.format(compared(results)))}",
                 markdown(behind(results)),
                 _listed(*_BEHIND_ONCE),
                 _learnt_less(results),
-                _section(
-                    "A whole training", "lunar-lander", _LUNAR_LANDER, lunar_lander_rows(results), "a-whole-training"
-                ),
+                f"## What it costs\n\n{fill(_COSTS)}",
+                markdown(_costs(results)),
                 _section("Training", "training", _TRAINING, training_rows(results), "training"),
-                _section(
-                    "Speedup after changing the import", "imports", _imports_text(results), _imports(results), None
-                ),
                 _section("Off-policy", "off-policy", _OFF_POLICY, _off_policy(results), "off-policy-training"),
                 _section("Returns and CPU time", "learning", _LEARNING, _learning(results), "returns"),
                 _section("Stepping", "stepping", _STEPPING, _stepping(results), "stepping"),
@@ -56,7 +57,7 @@ def training_rows(results: dict[str, Any]) -> Rows:
     rows: Rows = []
     for task, sides in figures.training(results).items():
         best = dict(sides)
-        row: dict[str, Any] = {"thousand steps per second": task, "`bridge`": best.pop("bridge.PPO")}
+        row: dict[str, Any] = {"thousand steps per second": task, "`jaxenvs.sb3`": best.pop("jaxenvs.sb3.PPO")}
         row |= {"`jaxenvs.learn`": best.pop("jaxenvs.learn", None), "Stable-Baselines3": best.pop("stock SB3")}
         other = max(best, key=best.__getitem__, default=None)
         rows.append(row | {"fastest other": f"{best[other]:.3g} ({other})" if other else None})
@@ -70,7 +71,7 @@ _BEHIND = (
 _BEHIND_ONCE = (
     "The following was measured once, and not with each release:",
     "On an NVIDIA H200, rejax and PPO in PureJaxRL's style are 1.03 to 1.04 times as fast with 32,768 environments. "
-    "With compiled functions on the GPU, stock SB3 is up to 2.2 times as fast where little is computed (A2C on "
+    "With compiled functions on the GPU, stock SB3 is up to 2.2 times as fast in models that compute little (A2C on "
     "Gymnasium, DQN with CnnPolicy): see [On a GPU](benchmarks/tables.md#on-a-gpu).",
     "Gymnasium's own vectorized CartPole is up to 2.8 times as fast as `jaxenvs.make_vec`, with one call per step "
     "and 64 environments. From 8,192 environments on, `jaxenvs` is ahead.",
@@ -85,28 +86,37 @@ _LUNAR_LANDER = (
     "and compilation. The script is the same, with other imports. `jaxenvs.sb3` makes the environment in JAX, or "
     'Gymnasium\'s with `backend="serial"`. The return is the mean of the last 100 training episodes.'
 )
+_COSTS = (
+    "Functions are compiled in the first iteration, and compiling takes memory. The table has medians over the scripts "
+    "of each algorithm: the seconds from the end of the imports to the end of the first iteration, and the peak memory "
+    "beyond the imports. The scripts ran without a cache of compiled functions on disk. [Full "
+    "tables](benchmarks/tables.md#changing-the-import)."
+)
 _TRAINING = (
-    "Training PPO on CartPole-v1, without the time to compile. The other JAX libraries use gymnax's CartPole, and SBX "
-    "uses Gymnasium's. The full tables list what each library does differently."
+    "The speed of PPO on CartPole-v1, without the time to compile. The other JAX libraries use gymnax's CartPole, and "
+    "SBX uses Gymnasium's. The full tables list what each library does differently."
 )
 _OFF_POLICY = (
-    "Steps per second including their updates, after the warm-up. SB3 and SBX step Gymnasium's environment. `bridge` "
-    "steps either the same environment, or the JAX environment inside its compiled function. If two networks of 256 "
-    "units take most of the time, as with SAC, the gain is smaller. An update of SAC multiplies sixteen pairs of 256 x "
-    "256 matrices, which is 0.54 GFLOP. On 2 cores of an AMD EPYC, these products alone take 3.5 ms at the 155 GFLOP/s "
-    "that XLA reaches, the whole update takes 4.5 ms, and a step on Gymnasium's Pendulum takes 5.4 to 6.8 ms."
+    "Figures are steps per second with their updates, after the warm-up. SB3 and SBX step Gymnasium's environment. "
+    "`jaxenvs.sb3` steps either the same environment, or the JAX environment inside its compiled function.\n\n"
+    "The gain is smaller if two networks of 256 units take most of the time, as with SAC. An update of SAC multiplies "
+    "sixteen pairs of 256 x 256 matrices, which is 0.54 GFLOP. On 2 cores of an AMD EPYC, these products alone take "
+    "3.5 ms at the 155 GFLOP/s that XLA reaches. The whole update takes 4.5 ms, and a step on Gymnasium's Pendulum 5.4 "
+    "to 6.8 ms."
 )
 _LEARNING = (
     "Both sides train agents of several seeds with the same settings and budget. The table has the interquartile mean "
     "(IQM) of the returns over the seeds, and the difference from SB3's IQM with its 95 % bootstrap interval. The "
     "tolerance is 5 % of the range between the returns of random actions and of the best known agents. The verdict is "
     "`equal` if the whole interval is within the tolerance, `not worse` if only the upper end of the interval exceeds "
-    "the tolerance, and `not shown` if there are too few seeds to say. The last column estimates how many seeds a side "
-    "would show that two sides are equal, if they are. The plot shows the difference in percent of that range with its "
-    "interval, the tolerance in grey, and the CPU time of a whole training. If SB3's own code gets the actions and the "
-    "batches of a compiled training, it ends with the same weights: tests/bridge/algorithms/test_same_training.py "
-    "shows this for PPO, RecurrentPPO, A2C, DQN, QR-DQN, TD3, SAC, TQC and CrossQ. On Gymnasium environments, DQN "
-    "and QR-DQN draw the same numbers as SB3's, so the same seed gives the same training until rounding grows."
+    "the tolerance, and `undecided` if there are too few seeds to say. The last column estimates how many seeds per "
+    "side it would take to show that the two are equal.\n\n"
+    "The plot shows the difference in percent of that range with its interval, the tolerance in grey, and the CPU time "
+    "of a whole training.\n\n"
+    "If SB3's own code gets the actions and the batches of a compiled training, it ends with the same weights: "
+    "[test_same_training.py](../tests/bridge/algorithms/test_same_training.py) shows this for PPO, RecurrentPPO, A2C, "
+    "DQN, QR-DQN, TD3, SAC, TQC and CrossQ. On Gymnasium environments, DQN and QR-DQN draw the same numbers as SB3, so "
+    "the same seed gives the same training until rounding errors grow."
 )
 _STEPPING = (
     "The upper plot shows steps of a VecEnv from Python, as SB3 calls it: one call per step, with NumPy arrays as "
@@ -114,7 +124,8 @@ _STEPPING = (
     "the whole trajectory."
 )
 _MORE = (
-    "[All tables](benchmarks/tables.md) has every figure, and the targets that were not reached. [Design "
+    "[All tables](benchmarks/tables.md) has every figure, and the targets that were not reached. "
+    "[History](benchmarks/history.md) shows how the figures changed. [Design "
     "decisions](decisions.md) lists what was tried and did not help, and [what was measured "
     "once](decisions.md#what-was-measured-once): EnvPool, other libraries' environments, clusters, replay buffers, "
     "many seeds, tuning, the suites, and ten minutes in one process."
@@ -143,9 +154,9 @@ def _learnt_less(results: dict[str, Any]) -> str:
     rows = results["learning"]["tables"]["learning"]
     found = [f"{row['task']} ({row['side']}: {row['difference']})" for row in rows if row["verdict"] == "worse"]
     return fill(
-        f"The return is lower than SB3's, by the 95 % interval of the difference, on {', '.join(found)}."
+        f"Our return is significantly lower than SB3's (95 % interval) on {', '.join(found)}."
         if found
-        else "On no task does the 95 % interval of the difference show a return lower than SB3's."
+        else "On no task is our return significantly lower than SB3's (95 % interval)."
     )
 
 
@@ -154,9 +165,10 @@ def _listed(first: str, *points: str) -> str:
     return "\n".join([f"{fill(first)}\n", *(fill(f"* {point}").replace("\n", "\n  ") for point in points)])
 
 
-def _section(title: str, name: str, text: str, rows: Rows, anchor: str | None) -> str:
+def _section(title: str, name: str, text: str, rows: Rows, anchor: str | None = None) -> str:
     more = f" [Full tables](benchmarks/tables.md#{anchor})." if anchor else ""
-    return f"## {title}\n\n{fill(text + more)}\n\n![{title}](benchmarks/{name}.svg)\n\n{markdown(rows)}"
+    filled = "\n\n".join(map(fill, f"{text}{more}".split("\n\n")))
+    return f"## {title}\n\n{filled}\n\n![{title}](benchmarks/{name}.svg)\n\n{markdown(rows)}"
 
 
 def _imports_text(results: dict[str, Any]) -> str:
@@ -165,31 +177,40 @@ def _imports_text(results: dict[str, Any]) -> str:
     worst = sum(row["at_worst"] < 1 for row in cells)
     return (
         f"We ran {len(cells)} scripts with different algorithms, policies, and kinds and numbers of environments. "
-        f"Comparing medians, {slower or 'none'} of them {'is' if slower == 1 else 'are'} slower than with SB3. "
-        f"Comparing bridge's slowest run with SB3's fastest, {worst} {'is' if worst == 1 else 'are'} slower. "
-        "Convolutions run in PyTorch on both sides, and gain little. The first iteration takes longer, because "
-        "functions are compiled. [Full tables](benchmarks/tables.md#changing-the-import)."
+        f"By their medians, {slower or 'no'} script{'s' if slower > 1 else ''} got slower. In {worst} of {len(cells)}, "
+        "our slowest run was slower than SB3's fastest. "
+        "Convolutions run in PyTorch on both sides, and gain little. [Full "
+        "tables](benchmarks/tables.md#changing-the-import)."
     )
 
 
 def _imports(results: dict[str, Any]) -> Rows:
-    cells = results["never_slower"]["tables"]["cells"]
     rows: Rows = []
-    for algorithm in figures.imports(results):
-        mine = [row for row in cells if row["cell"].split()[0] == algorithm]
-        times = [row["times"] for row in mine]
-        rows.append(
-            {
-                "algorithm": algorithm,
-                "scripts": len(times),
-                "speedup: least": min(times),
-                "median": statistics.median(times),
-                "most": max(times),
-                "first iteration, s: bridge": statistics.median(row["bridge_first"] for row in mine),
-                "stock SB3": statistics.median(row["stock_first"] for row in mine),
-            }
-        )
+    for algorithm, cells in _by_algorithm(results):
+        times = [row["times"] for row in cells]
+        row = {"algorithm": algorithm, "scripts": len(times), "speedup: least": min(times)}
+        rows.append(row | {"median": statistics.median(times), "most": max(times)})
     return rows
+
+
+def _costs(results: dict[str, Any]) -> Rows:
+    columns = {
+        "first iteration, s: jaxenvs.sb3": "jaxenvs.sb3_first",
+        "stock SB3, s": "stock_first",
+        "memory, MB: jaxenvs.sb3": "jaxenvs.sb3_MB",
+        "stock SB3, MB": "stock_MB",
+    }
+    return [
+        {"algorithm": algorithm}
+        | {name: statistics.median(row[column] for row in cells) for name, column in columns.items()}
+        for algorithm, cells in _by_algorithm(results)
+    ]
+
+
+def _by_algorithm(results: dict[str, Any]) -> Iterator[tuple[str, Rows]]:
+    cells = results["never_slower"]["tables"]["cells"]
+    for algorithm in figures.imports(results):
+        yield algorithm, [row for row in cells if row["cell"].split()[0] == algorithm]
 
 
 def _off_policy(results: dict[str, Any]) -> Rows:
@@ -200,7 +221,10 @@ def _off_policy(results: dict[str, Any]) -> Rows:
 
 def _learning(results: dict[str, Any]) -> Rows:
     names = ("task", "side", "seeds", "IQM", "stock's_IQM", "difference", "verdict", "seeds_needed")
-    return [{name.replace("_", " "): row[name] for name in names} for row in results["learning"]["tables"]["learning"]]
+    return [
+        {name.replace("_", " ").replace("stock", "SB3"): row[name] for name in names}
+        for row in results["learning"]["tables"]["learning"]
+    ]
 
 
 def _stepping(results: dict[str, Any]) -> Rows:

@@ -78,6 +78,8 @@ def _about(name: str, result: dict[str, Any]) -> str:
     if "gpu" in machine:
         where = f"{machine['gpu']} (CUDA {machine['cuda']}) and {where}"
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
+    if "product" in result:
+        versions += f"; {', '.join(f'{folder}/ {tree[:10]}' for folder, tree in result['product'].items())}"
     later = [f"- Measured in a later run: {_options(run['settings'])}" for run in result.get("later", ())]
     notes = "\n".join([*(f"- {note}" for note in result["notes"]), *later])
     return f"{fill(f'`python -m benchmarks.{name}`, on {where}: {versions}.')}\n\n{notes}"

@@ -22,7 +22,7 @@ LOGGED_AS: dict[str, Callable[[float], Any]] = {
 
 
 class CompiledPPO(CompiledOnPolicyAlgorithm):
-    """Base class of bridge's PPO and of sb3-contrib's variants of PPO."""
+    """Base class of the compiled PPO and of sb3-contrib's variants of PPO."""
 
     _algorithm: ClassVar[type[learn.PPO]] = learn.PPO
     normalize_advantage: Any

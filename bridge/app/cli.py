@@ -17,7 +17,7 @@ from bridge.app.evaluation import evaluate_run
 from bridge.app.files import check_folder
 from bridge.app.hyperparameters import parse_assignments, whole_number
 from bridge.app.recording import record_run
-from bridge.app.runs import CONFIG, refuse_used, require_run
+from bridge.app.runs import CONFIG, files_of, refuse_used, require_run
 from bridge.app.training.distributed import joined
 from bridge.app.training.in_one_function import offer_cores, train_in_one_function
 from bridge.app.training.one_agent import Interrupted
@@ -97,7 +97,7 @@ def train(
     num_processes: Number = None,
     process_id: Number = None,
 ) -> None:
-    """Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.
+    """Train an agent, evaluate it, and draw its learning curve.
 
     For example: jaxenvs train ppo CartPole-v1 --num-envs 64 --total-timesteps 500000 --out runs/cartpole
 
@@ -243,14 +243,16 @@ def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
     if not resume and not is_compiled:
         refuse_used(out)
     try:
-        print((train_in_one_function if is_compiled else train_run)(config, out, resume=resume))
+        result = (train_in_one_function if is_compiled else train_run)(config, out, resume=resume)
+        names = [name for name in files_of(config) if any(out.glob(name))]
+        print(f"Wrote to {out}: {', '.join(names)}", result, sep="\n")
     except Interrupted as interrupted:
         print(interrupted)
         sys.exit(130)
 
 
 def evaluate(run: Run, episodes: Number = None, seed: Number = None, best: bool = False) -> None:
-    """Evaluate the agent of a run: print the mean and standard deviation of its returns.
+    """Print the mean and standard deviation of an agent's returns.
 
     For example: jaxenvs evaluate runs/CartPole-v1-ppo-0 --episodes 1000
 
@@ -260,7 +262,7 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None, best: bool 
       episodes: The number of episodes. If not given, 100.
       seed: The seed of the first episode; the others have the following seeds. If not given, the seeds after the
         training's own.
-      best: The best model of --eval-freq, instead of the last.
+      best: Use the best model that --eval-freq found, not the last one.
     """
     _check_positive("--episodes", episodes)
     _check_seed(seed)
@@ -268,7 +270,7 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None, best: bool 
 
 
 def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None, best: bool = False) -> None:
-    """Record the agent of a run as a GIF or MP4 video.
+    """Record an agent as a GIF or MP4 video.
 
     For example: jaxenvs record runs/CartPole-v1-ppo-0
 
@@ -276,8 +278,8 @@ def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None,
       run: The folder of a run, also of one that is still training.
       episodes: The number of episodes, one after the other.
       seed: The seed of the first episode; the others have the following seeds. If not given, as for `jaxenvs evaluate`.
-      out: A file that ends with .gif or .mp4, for which moviepy must be installed. If not given, RUN/agent.gif.
-      best: The best model of --eval-freq, instead of the last.
+      out: The file to write, .gif or .mp4. MP4 needs moviepy. If not given, RUN/agent.gif.
+      best: Use the best model that --eval-freq found, not the last one.
     """
     _check_positive("--episodes", episodes)
     _check_seed(seed)

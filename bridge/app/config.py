@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -134,7 +135,7 @@ class TrainingConfig:
         if is_off_policy:
             _check_learns(resolved, total_timesteps)
         else:
-            _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
+            vars(new)["total_timesteps"] = _fit_rollout(resolved, num_envs, total_timesteps, "batch_size" not in given)
         return new
 
     def as_json(self) -> dict[str, Any]:
@@ -298,6 +299,15 @@ def _default_arguments(algorithm: str) -> dict[str, Any]:
     return {"normalize": False, "frame_stack": 1} | defaults | (NOISE if "action_noise" in parameters else {})
 
 
+def refuse_hyperparameters(argv: list[str]) -> None:
+    """Raise a UserError if options of `jaxenvs train` are hyper-parameters of the algorithm among the words `argv`."""
+    algorithm = next((word for word in map(str.lower, argv) if word in ALGORITHMS), "ppo")
+    known, options = _default_arguments(algorithm), re.findall(r"(?<!\S)--(\S+?)[= ](\S+)", " ".join(argv))
+    given = [f"{name.replace('-', '_')}={value}" for name, value in options if name.replace("-", "_") in known]
+    if given:
+        raise UserError(f"{algorithm} takes hyper-parameters in one option: --hyperparameters {' '.join(given)}")
+
+
 def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> None:
     expected, kind = ALGORITHMS[algorithm].actions, type(space).__name__
     if expected not in (None, kind):
@@ -317,21 +327,20 @@ def _check_learns(hyperparameters: dict[str, Any], total_timesteps: int) -> None
         )
 
 
-def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps: int, adjust_batch_size: bool) -> None:
-    """Check that rollouts, batches and the budget fit together; choose a batch size that fits, if it was not given."""
-    rollout = num_envs * hyperparameters["n_steps"]
+def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps: int, adjust_batch_size: bool) -> int:
+    """Choose a batch size that divides a rollout, if it was not given. Return the budget: at least one rollout."""
+    rollout: int = num_envs * hyperparameters["n_steps"]
     described = f"{num_envs} environments x n_steps={hyperparameters['n_steps']} make rollouts of {rollout} steps"
+    batch_size = hyperparameters.get("batch_size", rollout)
+    if rollout % batch_size:
+        nearest = _nearest_divisor(rollout, batch_size)
+        if not adjust_batch_size:
+            raise UserError(f"{described}, which batch_size={batch_size} does not divide: use batch_size={nearest}.")
+        hyperparameters["batch_size"] = nearest
     if rollout > total_timesteps:
-        raise UserError(
-            f"{described}, more than --total-timesteps {total_timesteps}: use smaller rollouts or train longer."
-        )
-    batch_size = hyperparameters.get("batch_size")
-    if batch_size is None or rollout % batch_size == 0:
-        return
-    nearest = _nearest_divisor(rollout, batch_size)
-    if not adjust_batch_size:
-        raise UserError(f"{described}, which batch_size={batch_size} does not divide: use batch_size={nearest}.")
-    hyperparameters["batch_size"] = nearest
+        more = f"{described}, more than --total-timesteps {total_timesteps}"
+        print(f"{more}: training for one rollout, as SB3 does. Use a smaller n_steps to train less.", file=sys.stderr)
+    return max(rollout, total_timesteps)
 
 
 def _nearest_divisor(rollout: int, batch_size: int) -> int:

@@ -130,8 +130,12 @@ def _unknown(env_id: str, error: Exception) -> UserError:
         return UserError(f"jaxenvs has no environment {env_id!r}, but EnvPool has it: add --backend native.")
     module = env_id.rpartition(":")[0]
     imported = f"{module} was imported, but does not register the environment. " if module else ""
-    needs = " Games of Atari need ale-py: pip install ale-py, and then ale_py:ALE/Pong-v5." * env_id.startswith("ALE/")
-    return UserError(f"{imported}{error}{needs}")
+    if env_id.startswith("ALE/") or env_id.endswith("NoFrameskip-v4"):
+        return UserError(
+            f'No environment {env_id!r}. Atari games need EnvPool: pip install "jaxenvs[envpool]", and add --backend '
+            f"native. Or ale-py: pip install ale-py, and train ale_py:{env_id}."
+        )
+    return UserError(f"{imported}{error}")
 
 
 def _pool_has(env_id: str) -> bool:

@@ -29,6 +29,7 @@ CONFIG = "config.json"
 MODEL = "model.zip"  # the trained model, which SB3 can load
 STATISTICS = "vec_normalize.pkl"  # of the VecNormalize that the model was trained in
 BEST_MODEL, BEST_STATISTICS = "best_model.zip", "best_vec_normalize.pkl"  # with --eval-freq
+EVALUATIONS = "evaluations.npz"  # SB3's EvalCallback writes it
 CHECKPOINT = "checkpoint.zip"  # from which the training continues
 CURVE = "learning_curve.png"
 
@@ -61,6 +62,17 @@ def folders_of_models(folder: Path, config: TrainingConfig) -> list[tuple[Path, 
         return [(folder, config)]
     seeds = range(config.seed, config.seed + config.num_seeds)
     return [(folder / f"seed-{seed}", dataclasses.replace(config, seed=seed, num_seeds=1)) for seed in seeds]
+
+
+def files_of(config: TrainingConfig) -> list[str]:
+    """Return the names of the files that a run writes to its folder, as patterns of `Path.glob`."""
+    normalizes = bool(config.hyperparameters["normalize"])
+    models = [MODEL] + [STATISTICS] * normalizes
+    if config.num_seeds > 1 or config.devices is not None:
+        return ["seed-*/" * (config.num_seeds > 1) + name for name in models] + [CURVE, CONFIG, SEEDS_CHECKPOINT]
+    best = ([BEST_MODEL] + [BEST_STATISTICS] * normalizes + [EVALUATIONS]) * (config.eval_freq > 0)
+    logs = ["tensorboard"] * (config.tensorboard_log is None)
+    return [*models, *best, CURVE, EPISODES, *logs, CONFIG] + [CHECKPOINT] * (config.backend == "jax")
 
 
 def refuse_used(folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""The command `jaxenvs zoo`: RL Baselines3 Zoo's own scripts, with the algorithms and environments of bridge."""
+"""The command `jaxenvs zoo`: RL Baselines3 Zoo's own scripts, with the algorithms and environments of jaxenvs.sb3."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import runpy
 import sys
@@ -26,7 +26,8 @@ SCRIPTS |= {path.rpartition(".")[2]: path for path in (*OTHERS, "push_to_hub", "
 
 HELP = f"""usage: jaxenvs zoo {{{",".join(SCRIPTS)}}} ...
 
-Run a script of RL Baselines3 Zoo with bridge's algorithms. `jaxenvs zoo train --help` lists the arguments of train.
+Run RL Baselines3 Zoo's scripts with compiled algorithms. `jaxenvs zoo train --help` lists the arguments of train, if
+the Zoo is installed: pip install "jaxenvs[zoo]".
 
 For example: jaxenvs zoo train --algo ppo --env CartPole-v1 --eval-freq 10000"""
 
@@ -40,7 +41,8 @@ def run(argv: list[str]) -> None:
     Raises:
       UserError: RL-Zoo is not installed, has no such script, or refuses an argument.
     """
-    if argv[:1] in (["-h"], ["--help"]):
+    asks = not {"-h", "--help"}.isdisjoint(argv)
+    if asks and (argv[0] not in SCRIPTS or importlib.util.find_spec("rl_zoo3") is None):
         print(HELP)
         return
     if not argv or argv[0] not in SCRIPTS:

@@ -24,7 +24,7 @@ from bridge.engine.user_code.overrides import inner_environments, run_no_user_co
 from bridge.engine.user_code.signals import has_handlers
 from bridge.sb3 import Algorithm
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("jaxenvs.sb3")
 
 
 class Session:

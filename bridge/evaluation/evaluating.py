@@ -64,7 +64,7 @@ def evaluate(
     it gets, so short episodes weigh no more than long ones.
 
     Observations are normalized with the statistics of a VecNormalize in `env`; if there is none, of the one in which
-    the model trains (`model.get_vec_normalize_env()`), if any. A bridge model that was loaded without its environments
+    the model trains (`model.get_vec_normalize_env()`), if any. A model of ours that was loaded without its environments
     has no statistics, but records that it was trained on normalized observations, and then evaluate warns.
 
     A Gymnasium environment, and any VecEnv except a JaxVecEnv, is stepped on the host by SB3's `evaluate_policy` and
@@ -72,8 +72,8 @@ def evaluate(
 
     Args:
       model: PPO, A2C, RecurrentPPO (which remembers within episodes), DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG, another
-        SB3 algorithm with a policy of one of these, or MaskablePPO (which takes only legal actions), of bridge or SB3;
-        or such a policy. On the host, any SB3 model.
+        SB3 algorithm with a policy of one of these, or MaskablePPO (which takes only legal actions), compiled or
+        not; or such a policy. On the host, any SB3 model.
       env: an id of jaxenvs or Gymnasium, an Environment, a VectorEnv, or a JaxVecEnv, also in wrappers that can be
         compiled (docs/wrappers.md), which are copied; or environments on the host. Only the parameters of JAX
         environments are used. If these differ, episode i has the parameters of environment i modulo their number.

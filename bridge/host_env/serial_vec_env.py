@@ -46,6 +46,9 @@ class SerialVecEnv(DummyVecEnv):
         self._episodes = EpisodeStatistics(self.num_envs, self._serial_envs.monitored)
         self._parts = [(key, array.shape, array.dtype) for key, array in self.buf_obs.items()]
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, num_envs={self.num_envs}>"
+
     def reset(self) -> VecEnvObs:
         observations = self._new_observations()
         self.reset_infos = self._serial_envs.reset(self._seeds, self._options, observations)

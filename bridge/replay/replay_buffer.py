@@ -45,9 +45,9 @@ class PrioritizedSamples(NamedTuple):
 class ReplayBuffer(OfflineData):
     """Replay buffer that is SB3's ReplayBuffer, DictReplayBuffer or NStepReplayBuffer, with slices of episodes.
 
-    It has SB3's arrays, and samples the transitions that SB3's buffers sample from the same seed. bridge's off-policy
-    algorithms use it by default. Choose it explicitly to keep data in files, to sample slices of episodes for sequence
-    models, or to load offline data (`from_episodes`, `from_arrays`, `from_minari`, `from_sb3`).
+    It has SB3's arrays, and samples the transitions that SB3's buffers sample from the same seed. The off-policy
+    algorithms of jaxenvs.sb3 use it by default. Choose it explicitly to keep data in files, to sample slices of
+    episodes for sequence models, or to load offline data (`from_episodes`, `from_arrays`, `from_minari`, `from_sb3`).
     """
 
     is_known = True
@@ -297,8 +297,8 @@ class NStepReplayBuffer(ReplayBuffer, SB3sNStepReplayBuffer or buffers.ReplayBuf
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Replay buffer that samples in proportion to priorities (Schaul et al. 2016, https://arxiv.org/abs/1511.05952).
 
-    Use it to sample transitions with large temporal-difference errors more often. bridge.DQN, SAC, TD3 and DDPG weigh
-    its samples, and set priorities to the errors that they compute. Its data may be in files; priorities are in memory.
+    Use it to sample transitions with large temporal-difference errors more often. DQN, SAC, TD3 and DDPG weigh its
+    samples, and set priorities to the errors that they compute. Its data may be in files; priorities are in memory.
     """
 
     is_known = True

@@ -18,7 +18,7 @@ from jaxenvs.learn import Replay
 
 
 class Rows(buffers.ReplayBuffer):
-    """Base class of bridge's replay buffers: SB3's arrays, which compiled functions can take to the device.
+    """Base class of our replay buffers: SB3's arrays, which compiled functions can take to the device.
 
     The rows are either in SB3's arrays or in the store on the device, never in both. While they are on the device, the
     arrays are no attributes of the object: reading one moves all rows to the host, and the next compiled function moves

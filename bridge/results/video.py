@@ -65,7 +65,7 @@ def record(
     reduced, and show every n-th step above 30 steps per second.
 
     Args:
-      model: an SB3 model, of bridge or not.
+      model: any SB3 model.
       path: a file that ends with .gif or .mp4. MP4 needs moviepy: `pip install "jaxenvs[video]"`.
       env: an id of jaxenvs or Gymnasium; a jaxenvs Environment or VectorEnv; a Gymnasium environment with
         `render_mode="rgb_array"`; or a VecEnv, whose first environment is recorded. If not given, a new environment

@@ -1,4 +1,4 @@
-"""bridge.train_seeds: train a model with many seeds in one compiled function."""
+"""jaxenvs.sb3.train_seeds: train a model with many seeds in one compiled function."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
     agents, and a warning says so.
 
     Args:
-      model: an algorithm of bridge, on JAX environments, optionally in a VecNormalize, that has not begun to learn. It
+      model: a compiled algorithm, on JAX environments, optionally in a VecNormalize, that has not begun to learn. It
         is not changed.
       total_timesteps: environment steps of each agent.
       seeds: the seeds of the agents, integers from 0 to 2**32 - 1.

@@ -62,14 +62,14 @@ class League:
 
 
 class SelfPlayCallback(BaseCallback):
-    """Callback that makes the opponents of a SelfPlay environment copies of the learner: its past selves, and chance.
+    """Callback that makes the opponents of a SelfPlay environment copies of the learner, and a random player.
 
-    The pool starts with chance, which moves at random, and the untrained learner. Between two rollouts, the callback
-    adds a copy of the learner. A full pool keeps chance, the first copy and the newest one, and drops others so that
-    the rest stays spread over the whole training. A new pool compiles nothing.
+    The pool starts with a random player and the untrained learner. Between two rollouts, the callback adds a copy of
+    the learner. A full pool keeps the random player, the first copy and the newest one, and drops others so that the
+    rest stays spread over the whole training. A new pool compiles nothing.
 
-    Use it with PPO, A2C or MaskablePPO, of bridge or SB3, on a JaxVecEnv of `jaxenvs.wrappers.SelfPlay`. For bridge,
-    `make_vec_env(..., opponent="self")` adds one with these defaults, unless `learn` is given another one.
+    Use it with PPO, A2C or MaskablePPO, compiled or SB3's own, on a JaxVecEnv of `jaxenvs.wrappers.SelfPlay`. The
+    compiled ones add one with these defaults on `make_vec_env(..., opponent="self")`, unless `learn` gets another one.
 
     The pool is saved and loaded with the model, as `model.league`, and training continues with it.
 
@@ -80,8 +80,8 @@ class SelfPlayCallback(BaseCallback):
         a draw counts as half a win. By default, copy every time.
       prioritized: draw copies with weight (1 - win rate)^2, from games that are played at each copy: prioritized
         fictitious self-play (Vinyals et al. 2019). By default, all copies are drawn equally often.
-      chance: the share of games against chance, from 0 to 1. With few of them, the learner forgets how to beat weak
-        opponents.
+      chance: the share of games against the random player, from 0 to 1. With few of them, the learner
+        forgets how to beat weak opponents.
       verbose: 1 prints each copy.
     """
 
@@ -97,7 +97,7 @@ class SelfPlayCallback(BaseCallback):
         super().__init__(verbose)
         self.every = positive_int("every", every)
         if positive_int("pool_size", pool_size) < 2:
-            raise ValueError(f"pool_size must be at least 2, for chance and the newest copy, got {pool_size}.")
+            raise ValueError(f"pool_size must be at least 2, for a random player and the newest copy, got {pool_size}.")
         self.pool_size = pool_size
         self.threshold = None if threshold is None else number("threshold", threshold, least=0, most=1)
         self.prioritized = boolean("prioritized", prioritized)

@@ -25,10 +25,13 @@ class BatchedVecEnv(VecEnv):
     The infos of ended episodes have `episode`, as if each environment were wrapped in a Monitor.
 
     Attributes:
-      default_callback: the class of a callback that `learn` of bridge's algorithms adds if it is given none of it.
+      default_callback: the class of a callback that `learn` of compiled algorithms adds if it is given none of it.
     """
 
     default_callback: type[BaseCallback] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, num_envs={self.num_envs}>"
 
     def seed(self, seed: int | None = None) -> Sequence[Any]:
         """Seed environment i with `seed + i` at the next reset; if None, NumPy's global generator draws the seed.

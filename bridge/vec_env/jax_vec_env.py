@@ -69,7 +69,7 @@ class JaxVecEnv(BatchedVecEnv):
           seed: environment i starts from `jax.random.key(seed + i)`, modulo 2^32, so it replays environment 0 of seed
             `seed + i`. If not given, NumPy's global generator draws a seed at the first reset, as in SB3.
           devices: a number of JAX devices, or a mesh with one axis, to divide the environments equally among. Results
-            are the same as on one device; bridge's algorithms also train on these devices.
+            are the same as on one device; compiled algorithms also train on these devices.
           device: where this object steps them: "cpu", "cuda", or "auto", the GPU for thousands (docs/gpu.md).
 
         Raises:

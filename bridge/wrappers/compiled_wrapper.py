@@ -15,7 +15,7 @@ W = TypeVar("W", bound=VecEnvWrapper)
 
 
 class CompiledWrapper(Generic[W]):
-    """Base class for the compiled version of one kind of VecEnvWrapper, made known by `bridge.register_wrapper`.
+    """Base class for the compiled version of one kind of VecEnvWrapper, made known by `register_wrapper`.
 
     Subclass it to compile rollouts through a custom wrapper. Before a rollout, `state` returns the wrapper's state.
     `step`, part of the compiled function, does to each step what the wrapper does. Afterwards `check`, `write_back` and
@@ -27,7 +27,7 @@ class CompiledWrapper(Generic[W]):
     Attributes:
       wrapper: SB3's wrapper.
       any_num_envs: True if `reset` renews all that the wrapper stores for each environment, so that a copy of it may
-        wrap another number of environments: then `bridge.evaluate` runs that many episodes at once.
+        wrap another number of environments: then `evaluate` runs that many episodes at once.
       divides: True if the wrapped environments may be divided over devices, each of which steps a part. `layout` says
         which parts of the state have the axis of environments; all outputs of `step` have it.
     """

@@ -14,7 +14,7 @@ enum { MAX_STEPS = 500, CHUNK = 64, MAX_THREADS = 64 };
 static const double GRAVITY = 9.8, TOTAL_MASS = 1.1, POLE_MASS = 0.1, HALF_LENGTH = 0.5, FORCE = 10.0, TAU = 0.02;
 static const double MAX_POSITION = 2.4, MAX_ANGLE = 12 * 2 * M_PI / 360;
 
-/* Where a step reads and writes: what bridge.Buffers has. */
+/* Where a step reads and writes: what jaxenvs.sb3.Buffers has. */
 typedef struct {
     const int64_t *actions;
     float *observation, *reward;

@@ -1,6 +1,6 @@
 """Train PPO on a CartPole in C, which steps on several threads without the GIL.
 
-`CCartPole` has all that `bridge.NativeVecEnv` needs. It inherits from nothing.
+`CCartPole` has all that `jaxenvs.sb3.NativeVecEnv` needs. It inherits from nothing.
 Run it, with a C compiler in the path: python examples/native_c/cartpole.py
 """
 

@@ -1,14 +1,15 @@
-"""The `jaxenvs` command: list, doctor and bench; train, evaluate and record are in `bridge.app`.
+"""The `jaxenvs` command: list and doctor; train, evaluate, record and zoo are in `bridge.app`.
 
-Nothing here needs PyTorch, so that the first three commands work without it, and start at once.
+Nothing here needs PyTorch, so that list and doctor work without it, and start at once.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import importlib.util
+import inspect
 import os
-import subprocess
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,23 +31,21 @@ DESCRIPTION = """Reinforcement learning on JAX environments. `jaxenvs --version`
 
 For example: jaxenvs train ppo CartPole-v1
 """
-CHECKOUT = Path(__file__).parent.parent.parent
 ENDED_BY_SIGPIPE = 141  # the exit status of shells
-# The commands of `bridge.app.cli`, and the first line of their help.
+# The commands of `bridge.app.cli`, and the first line of their help, which fits into a line of `jaxenvs --help`.
 OF_BRIDGE = {
-    "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
-    "evaluate": "Evaluate the agent of a run: print the mean and standard deviation of its returns.",
-    "record": "Record the agent of a run as a GIF or MP4 video.",
-    "zoo": "Run a script of RL Baselines3 Zoo with bridge's algorithms: train, enjoy, record or plot.",
+    "train": "Train an agent, evaluate it, and draw its learning curve.",
+    "evaluate": "Print the mean and standard deviation of an agent's returns.",
+    "record": "Record an agent as a GIF or MP4 video.",
+    "zoo": "Run RL Baselines3 Zoo's scripts with compiled algorithms.",
 }
 # Packages of these commands, by the names of their modules; the extra `sb3`. Only looked for, because importing takes
 # seconds.
 PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL")
 
-# Other names of options, which RL-Zoo or earlier versions have.
-ALIASES = {"-n": "--total-timesteps", "--n-timesteps": "--total-timesteps", "--settings": "--hyperparams"}
+# Other names of options, which SB3 or RL-Zoo have.
+ALIASES = {"-n": "--total-timesteps", "--n-timesteps": "--total-timesteps", "--n-envs": "--num-envs"}
 
-Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")]
 Modules = Annotated[
     tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODULE or LIBRARY ...]", help_behavior_hint="")
 ]
@@ -90,28 +89,36 @@ def _run(argv: list[str]) -> None:
     if argv[:1] == ["--version"]:
         print(f"jaxenvs {jaxenvs.__version__}")
         return
-    name = argv[0] if argv else ""
+    name, wants_help = argv[0] if argv else "", not {"-h", "--help"}.isdisjoint(argv[1:])
     helps = OF_BRIDGE | {name: (command.__doc__ or "").partition("\n")[0] for name, command in OWN.items()}
     commands: dict[str, Callable[..., None]] = {name: _stand_in(help) for name, help in helps.items()}
-    if name in OF_BRIDGE:
-        _require_sb3(name)
-    if name == "zoo":  # RL-Zoo reads its arguments itself
+    missing = _missing_packages(name) if name in OF_BRIDGE else ""
+    if missing and not wants_help:
+        raise UserError(missing)
+    if missing:
+        commands[name], argv = _stand_in(f"{helps[name]}\n\n{missing}"), [name, "--help"]
+    elif name == "zoo":  # RL-Zoo reads its arguments itself
         from bridge.app import zoo
 
         zoo.run(argv[1:])
         return
-    if name in OF_BRIDGE:
-        from bridge.app.cli import COMMANDS
+    elif name in OF_BRIDGE:
+        from bridge.app import cli, config
 
-        commands |= COMMANDS
+        commands |= cli.COMMANDS
         argv = [_without_alias(word) for word in argv]
+        if name == "train" and not wants_help:
+            config.refuse_hyperparameters(argv)
     elif name in OWN:
         commands |= OWN
+    for command in commands.values():  # tyro breaks a line of the help wherever the docstring breaks it
+        command.__doc__ = re.sub(r"\n {4}(?=\S)", " ", inspect.cleandoc(command.__doc__ or ""))
     tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=DESCRIPTION, args=argv)
 
 
 def _without_alias(word: str) -> str:
     name, equals, value = word.partition("=")
+    name = name.replace("_", "-") if name.startswith("--") else name
     return ALIASES.get(name, name) + equals + value
 
 
@@ -124,22 +131,15 @@ def _stand_in(help: str) -> Callable[[], None]:
     return command
 
 
-def _require_sb3(command: str) -> None:
-    """Raise if a package is missing that a command of bridge needs.
-
-    Raises:
-      UserError: a package that the command needs is not installed.
-    """
+def _missing_packages(command: str) -> str:
+    """Return what to install for a command of bridge; an empty text if it has all packages that it needs."""
     missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
-    if missing:
-        raise UserError(
-            f"jaxenvs {command} needs PyTorch and Stable-Baselines3, but {', '.join(missing)} cannot be imported: "
-            'pip install "jaxenvs[sb3]".'
-        )
+    said = f"jaxenvs {command} needs PyTorch and Stable-Baselines3, but {', '.join(missing)} cannot be imported"
+    return f'{said}: pip install "jaxenvs[sb3]".' if missing else ""
 
 
 def list_environments(modules: Modules = ()) -> None:
-    """Print the registered environments, or the ids of other libraries' environments.
+    """Print the environments of jaxenvs or of another library.
 
     For example: jaxenvs list gymnax
 
@@ -181,7 +181,9 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
 
 def doctor() -> None:
-    """Print a report of this machine, and of what is compiled for Stable-Baselines3 on it, to paste into an issue.
+    """Print a report of this machine to paste into an issue.
+
+    It has versions, devices, settings, known faults of XLA, and what is compiled for Stable-Baselines3.
 
     For example: jaxenvs doctor
     """
@@ -190,30 +192,7 @@ def doctor() -> None:
     print(machine_report.report())
 
 
-def bench(names: Names = ()) -> None:
-    """Run benchmarks against other libraries. Works only in a source checkout.
-
-    For example: jaxenvs bench training
-
-    Args:
-      names: Scripts in the folder benchmarks/, such as training. If not given, all scripts.
-    """
-    paths = sorted((CHECKOUT / "benchmarks").glob("*.py"))
-    scripts = [path.stem for path in paths if "\ndef main(" in path.read_text(encoding="utf-8")]
-    if not scripts:
-        raise UserError("The benchmarks are not part of the installed package: run this command in a source checkout.")
-    for name in names:
-        if name not in scripts:
-            raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
-    for name in names or scripts:
-        # A separate process, so that neither the settings of this one nor the previous benchmark affect the
-        # measurement.
-        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=CHECKOUT, check=False)
-        if done.returncode:
-            sys.exit(done.returncode)
-
-
-OWN: dict[str, Callable[..., None]] = {"list": list_environments, "doctor": doctor, "bench": bench}
+OWN: dict[str, Callable[..., None]] = {"list": list_environments, "doctor": doctor}
 
 
 def _describe(space: gymnasium.Space[Any]) -> str:

@@ -124,10 +124,10 @@ def _results() -> str:
         if not has_fault():
             continue
         if has_fault(ours):
-            said.append(f"jaxenvs and bridge compute {fault}: install another version of jaxlib")
+            said.append(f"jaxenvs's own functions compute {fault}: install another version of jaxlib")
         else:
             remedy = f"import jaxenvs before JAX runs, or set XLA_FLAGS={flags()}"
-            said.append(f"jaxenvs and bridge compute correctly; your own jax.jit computes {fault}: {remedy}")
+            said.append(f"jaxenvs's own functions compute correctly; your own jax.jit computes {fault}: {remedy}")
     if count_wrong_shifts():
         said.append(
             "your own jax.jit computes x.at[1:].set(x[:-1]).reshape(...) wrong (openxla/xla#49176): use jnp.concatenate"

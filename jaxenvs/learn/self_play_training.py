@@ -25,8 +25,8 @@ class SelfPlayResult:
     Attributes:
       state: the final state of the training.
       metrics: the metrics that `advance` returns, one row for each iteration.
-      opponents: the final pool: chance, and copies of the learner, the oldest first. Places without a copy have the
-        weight 0.
+      opponents: the final pool: a random player, and copies of the learner, the oldest first. Places without a copy
+        have the weight 0.
     """
 
     state: TrainingState
@@ -44,9 +44,9 @@ def self_play(
 ) -> SelfPlayResult:
     """Run a whole training against past selves as one pure function: jit it, or `vmap` it over keys and settings.
 
-    The pool of opponents begins with chance, which moves at random, and the untrained learner. Every few iterations, it
-    gets a copy of the learner. A full pool keeps chance, the first copy and the newest one, and drops others so that
-    the rest stays spread over the training.
+    The pool of opponents begins with a random player and the untrained learner. Every few iterations, it gets a copy of
+    the learner. A full pool keeps the random player, the first copy and the newest one, and drops others so that the
+    rest stays spread over the training.
 
     Args:
       key: a typed key, which determines everything.
@@ -54,7 +54,7 @@ def self_play(
         on-policy, such as MaskablePPO(). The opponents of the environment are not used.
       every: copy the learner every this many iterations; static.
       pool_size: the number of members, at least 3; static.
-      chance: the share of games against chance, from 0 to 1.
+      chance: the share of games against the random player, from 0 to 1.
       params: of the network, to start from. If not given, new ones.
 
     Raises:

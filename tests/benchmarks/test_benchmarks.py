@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 
@@ -9,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as everything
 from benchmarks import cells, common, host, lunar_lander, memory, never_slower, off_policy, stepping
 from benchmarks.peers import callbacks, images, jax_images
 from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, OURS, SBX, STOCK
 
-COMMON_KEYS = {"benchmark", "settings", "notes", "machine", "versions", "tables", "bars"}
+COMMON_KEYS = {"benchmark", "settings", "notes", "machine", "versions", "product", "tables", "bars"}
 
 
 def no_peers(monkeypatch):
@@ -39,9 +41,7 @@ def test_stepping_writes_every_side(tmp_path):
     ]
     assert [row["side"] for row in content["tables"]["compiled"]][:1] == ["jaxenvs"]
     assert len(content["bars"]) == 2
-    stepping.main(
-        ["--quick", "--parts", "compiled", "--num-envs", "4", "--rounds", "1", "--merge", "--output", str(tmp_path)]
-    )
+    stepping.main(["--quick", "--parts", "compiled", "--num-envs", "4", "--rounds", "1", "--output", str(tmp_path)])
     tables = json.loads((tmp_path / "stepping.json").read_text())["tables"]
     assert {row["num_envs"] for row in tables["compiled"]} == {4, 8}
     assert {row["num_envs"] for row in tables["vec_env"]} == {8}
@@ -92,41 +92,61 @@ def test_vec_envs_without_peers_say_so_and_go_on(tmp_path, monkeypatch, capsys):
     ]
 
 
-def test_a_row_of_results_is_a_line(tmp_path):
-    report = common.Report("some", {}, ["a note", "another"])
+def report_in(folder, name="some"):
+    return common.Report(name, {}, ["a note", "another"], common.Command(None).options(["--output", str(folder)]))
+
+
+def test_a_row_of_results_is_a_line_once_it_is_measured(tmp_path):
+    report = report_in(tmp_path)
     report.add("speeds", [{"env": "a", "steps": 1.5}, {"env": "b", "steps": None}])
     report.bar("a", 1.0, 2)
     report.add("empty", [])
-    text = report.save(tmp_path).read_text()
+    text = (tmp_path / "some.json").read_text()
     assert json.loads(text) == report.content
     assert '   {"env": "b", "steps": null}\n' in text
 
 
-def test_quick_figures_do_not_replace_results(monkeypatch, capsys):
-    report = common.Report("nothing", {}, [])
-    report.finish(common.Command(None).options(["--quick"]))
+def test_quick_figures_do_not_replace_results(capsys):
+    options = common.Command(None).options(["--quick"])
+    report = common.Report("nothing", {}, [], options)
+    report.add("speeds", [{"env": "a"}])
+    report.finish()
     assert "nothing written" in capsys.readouterr().out
 
 
-def test_results_of_a_part_are_merged_into_those_of_the_others(tmp_path):
-    def write(options, *measured):
-        report = common.Report("some", {"given": options}, [])
-        for env, speed in measured:
-            report.add("speeds", [{"env": env, "side": "ours", "steps_per_second": speed}])
-            report.bar(env, speed, 2)
-        report.finish(common.Command(None).options(["--output", str(tmp_path), *options]))
-        return json.loads((tmp_path / "some.json").read_text())
+def test_a_run_goes_on_where_another_of_the_same_product_was_stopped(tmp_path, monkeypatch):
+    first = report_in(tmp_path)
+    first.add("speeds", [{"env": "a", "side": "ours", "steps_per_second": 1.0}])
+    first.bar("a", 1.0, 2)
+    second = report_in(tmp_path)
+    assert second.has("speeds", env="a", side="ours")
+    assert not second.has("speeds", env="b")
+    assert not second.has("others")
+    second.add("speeds", [{"env": "b", "side": "ours", "steps_per_second": 3.0}])
+    second.finish()
+    content = json.loads((tmp_path / "some.json").read_text())
+    assert [row["env"] for row in content["tables"]["speeds"]] == ["a", "b"]
+    assert [bar["what"] for bar in content["bars"]] == ["a"]
+    monkeypatch.setattr(common, "product", lambda: {"jaxenvs": "another", "bridge": "state"})
+    assert not report_in(tmp_path).has("speeds", env="a")
 
-    write([], ("a", 1.0), ("b", 1.0))
-    content = write(["--merge"], ("b", 3.0), ("c", 4.0))
-    assert {row["env"]: row["steps_per_second"] for row in content["tables"]["speeds"]} == {
-        "a": 1.0,
-        "b": 3.0,
-        "c": 4.0,
-    }
-    assert {bar["what"]: bar["met"] for bar in content["bars"]} == {"a": False, "b": True, "c": True}
-    assert [run["settings"] for run in content["later"]] == [{"given": ["--merge"]}]
-    assert [row["env"] for row in write([], ("c", 4.0))["tables"]["speeds"]] == ["c"]
+
+def test_all_benchmarks_run_in_processes_or_those_that_are_named(monkeypatch, capsys):
+    lines = []
+    done = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(everything.subprocess, "run", lambda line, **_: lines.append(line[1:]) or done)
+    everything.main(["host", "training"])
+    assert lines == [["-m", "benchmarks.host"], ["-m", "benchmarks.training"]]
+    everything.main([])
+    assert ["-m", "benchmarks.never_slower"] in lines
+    assert ["-m", "benchmarks.docs"] not in lines
+    with pytest.raises(SystemExit):
+        everything.main(["common"])
+
+
+def test_the_product_is_two_trees_of_git():
+    tree = r"[0-9a-f]{40}( and changes)?"
+    assert all(re.fullmatch(tree, common.product()[folder]) for folder in ("jaxenvs", "bridge"))
 
 
 def test_interleave_takes_turns_and_leaves_out_the_warm_up(monkeypatch):
@@ -310,9 +330,10 @@ def test_off_policy_quick_measures_memory(tmp_path):
 
 @pytest.mark.thorough
 def test_host_quick_measures_every_kind_of_vec_env(tmp_path):
-    content = run(host, "host", tmp_path, "--parts", "stepping")
+    content = run(host, "host", tmp_path, "--parts", "stepping", "tensors")
     [row] = content["tables"]["stepping"]
     assert {name for name, value in row.items() if value} >= {"DummyVecEnv", "SerialVecEnv", "ProcessVecEnv"}
+    assert [row["side"] for row in content["tables"]["tensors"]] == [OURS, f"{OURS}, NumPy arrays", STOCK]
 
 
 @pytest.mark.slow

@@ -67,8 +67,8 @@ def test_trainings_that_are_done_are_not_done_again(tmp_path):
         (1, 9, "better"),
         (-9, -1, "worse"),
         (-4, 9, "not worse"),
-        (-9, 4, "not shown"),
-        (-9, 9, "not shown"),
+        (-9, 4, "undecided"),
+        (-9, 9, "undecided"),
     ],
 )
 def test_a_verdict_says_what_the_interval_shows(low, high, verdict):
@@ -106,7 +106,7 @@ def test_a_row_has_both_sides_and_a_verdict():
     row = learning.summarize("ppo CartPole-v1", OURS, [of_a_table, *ours], stock)
     assert row["CPU_seconds"] == 2
     row = learning.summarize("ppo CartPole-v1", OURS, [record(seed, 250.0 * seed) for seed in range(5)], stock * 4)
-    assert row["verdict"] == "not shown"
+    assert row["verdict"] == "undecided"
     assert row["seeds_needed"] >= 160
     row = learning.summarize("ppo CartPole-v1", OURS, ours, stock * 4)
     assert row["seeds_needed"] is None

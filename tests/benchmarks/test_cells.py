@@ -115,9 +115,9 @@ def test_a_command_is_timed_after_a_run_that_fills_the_cache(monkeypatch, capsys
         assert "JAX_ENABLE_COMPILATION_CACHE" not in env
         return subprocess.CompletedProcess(line, 0)
 
+    report = common.Report("never_slower", {}, [])
     monkeypatch.setattr(never_slower.subprocess, "run", process)
     monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
-    report = common.Report("never_slower", {}, [])
     never_slower.measure_command(report, cells.all_commands()[0], never_slower.Options(rounds=9, quick=False))
     assert [line for line, _ in lines[:2]] == [
         ["benchmarks.peers.stock_script", "sac", "Pendulum-v1"],

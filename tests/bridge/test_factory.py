@@ -30,7 +30,7 @@ from tests.environments import Counter
 @pytest.fixture(autouse=True)
 def say_everything(caplog):
     bridge.factory._say_once.cache_clear()
-    caplog.set_level(logging.INFO, "bridge")
+    caplog.set_level(logging.INFO, "jaxenvs.sb3")
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_an_id_that_an_installed_envpool_has_is_hinted_at_once(caplog, monkeypat
 def test_envpool_is_not_asked_where_nobody_reads_the_hint(caplog, monkeypatch, counting):
     """To import it takes seconds."""
     monkeypatch.setattr(bridge.factory.envpool, "ids", lambda: pytest.fail("EnvPool was asked."))
-    caplog.set_level(logging.WARNING, "bridge")
+    caplog.set_level(logging.WARNING, "jaxenvs.sb3")
     make_vec_env(counting)
 
 

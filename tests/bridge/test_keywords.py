@@ -64,7 +64,7 @@ def keywords():
 @pytest.fixture(autouse=True)
 def say_everything(caplog):
     bridge.factory._say_once.cache_clear()
-    caplog.set_level(logging.INFO, "bridge")
+    caplog.set_level(logging.INFO, "jaxenvs.sb3")
 
 
 @pytest.mark.parametrize(("env_id", "kwargs"), list(keywords()))

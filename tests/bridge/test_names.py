@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import bridge
 from tests.packaging.installed import CHECKOUT
 
 # What to write instead. The first pattern also finds parts of names, as in `lane_keys` or `AllLanesVecEnv`.
@@ -36,3 +37,18 @@ def test_retired_names_do_not_come_back():
     found = [each for path in paths for each in retired_in(path)]
     found += [str(path) for path in paths for pattern in RETIRED if re.search(pattern, path.stem)]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", ["JaxVecEnv", "SerialVecEnv", "ProcessVecEnv", "GymVecEnv", "NativeVecEnv"])
+def test_environments_show_their_public_name(name):
+    cls = getattr(bridge, name)
+    venv = cls.__new__(cls)
+    venv.num_envs = 2
+    assert repr(venv) == f"<{name}, num_envs=2>"
+
+
+def test_models_and_errors_show_their_public_name():
+    model = bridge.A2C("MlpPolicy", "CartPole-v1", _init_setup_model=False)
+    assert repr(model) == "<A2C, num_timesteps=0>"
+    errors = (bridge.NotCompilable, bridge.WorkerError, bridge.WorkerDied)
+    assert {error.__module__ for error in errors} == {"jaxenvs.sb3"}

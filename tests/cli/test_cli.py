@@ -109,24 +109,6 @@ def test_list_says_what_can_be_listed_where_there_is_no_such_module(capsys):
     assert "Did you mean gymnax?" in error_of(capsys, "list", "gymnas")
 
 
-def test_bench_runs_the_scripts_named(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "__init__.py").touch()
-    (tmp_path / "benchmarks" / "common.py").write_text("print('no benchmark')")
-    for name in ("one", "two"):
-        (tmp_path / "benchmarks" / f"{name}.py").write_text(f"\ndef main():\n    print('{name}')\n\nmain()")
-    cli.main(["bench", "two"])
-    assert capfd.readouterr().out == "two\n"
-    cli.main(["bench"])
-    assert capfd.readouterr().out == "one\ntwo\n"
-
-
-def test_bench_outside_a_checkout_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
-    assert "source checkout" in error_of(capsys, "bench")
-
-
 @pytest.mark.thorough
 def test_as_a_module_it_ends_in_one_line_too(tmp_path):
     command = [sys.executable, "-m", "jaxenvs.cli", "evaluate", str(tmp_path)]
@@ -164,17 +146,37 @@ for command in (["train", "ppo", "CartPole-v1"], ["evaluate", "run"], ["record",
         main(command)
     except SystemExit as end:
         print(end.code, file=sys.stderr)
-main(["--help"])
+for command in ["train", "ppo"], ["evaluate"], ["record"], ["zoo"], ["zoo", "train"], []:
+    try:
+        main([*command, "--help"])
+    except SystemExit as end:
+        assert not end.code, command
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Pendulum-v1" in result.stdout
     assert "jaxenvs.sb3 needs PyTorch and Stable-Baselines3" in result.stdout
-    assert "evaluate" in result.stdout
+    for command in ("train", "evaluate", "record", "zoo"):
+        assert f"usage: jaxenvs {command}" in result.stdout
+        assert f"jaxenvs {command} needs PyTorch and Stable-Baselines3" in result.stdout
+    assert "• evaluate" in result.stdout
     lines = result.stderr.splitlines()
     assert lines[1::2] == ["2", "2", "2"], result.stderr
     for line, command in zip(lines[::2], ["train", "evaluate", "record"]):
         assert line.startswith(f"jaxenvs: error: jaxenvs {command} needs PyTorch and Stable-Baselines3, but torch")
         assert line.endswith('pip install "jaxenvs[sb3]".')
+
+
+def test_help_fits_on_a_screen_and_breaks_no_line_in_the_middle(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    assert len(capsys.readouterr().out.strip().splitlines()) <= 20
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    first = next(number for number, line in enumerate(lines) if "--num-envs N" in line)
+    assert "the number tuned" in lines[first]
+    assert "If there is none, 8 for on-policy" in lines[first + 1]  # the docstring has a line break in it
 
 
 def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():
@@ -199,7 +201,7 @@ def test_doctor_fits_on_a_screen_and_names_nobody(capsys):
     assert str(Path.home()) not in text
     assert platform.node() not in text
     said = " ".join(text.split())
-    assert ("jaxenvs and bridge compute correctly" in said) == (count_wrong_rows() > 0 or copies_in_loops())
+    assert ("jaxenvs's own functions compute correctly" in said) == (count_wrong_rows() > 0 or copies_in_loops())
     assert ("openxla/xla#49176" in said) == (count_wrong_shifts() > 0)
     assert ("openxla/xla#49121" in said) == (count_wrong_slices() > 0)
     assert "JAX reads it" in text

@@ -24,7 +24,7 @@ def test_each_episode_counts_once_however_long_it_is():
     np.testing.assert_array_equal(result.returns, [2, 14, 6, 20])
     np.testing.assert_array_equal(result.terminated, [False, False, False, True])
     np.testing.assert_array_equal(result.truncated, [True, True, True, False])
-    assert str(result) == "10.5 ± 7.0 over 4 episodes"
+    assert str(result) == "10.50 ± 6.98 over 4 episodes"
 
 
 @pytest.mark.thorough

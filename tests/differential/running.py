@@ -310,7 +310,7 @@ def _same_cut() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Say nothing of what runs as SB3's code: programs are full of it."""
-    logger = logging.getLogger("bridge")
+    logger = logging.getLogger("jaxenvs.sb3")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

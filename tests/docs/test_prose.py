@@ -124,6 +124,22 @@ def test_retired_names_are_found_as_words(text, is_retired, tmp_path, monkeypatc
     assert bool([*retired_names_in(tmp_path / "module.py")]) == is_retired
 
 
+def other_names_in(path):
+    """Yield the lines that call `jaxenvs.sb3` by the name of its package, except in links."""
+    for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        plain = re.sub(r"\]\([^)]*\)|^::: .*|^(#+ .*)\{ #.*", r"\1", text)
+        if re.search(r"\bbridge\b", plain, re.IGNORECASE):
+            yield f"{path.relative_to(CHECKOUT)}:{line}: {plain.strip()[:100]}"
+
+
+def test_pages_plots_and_examples_have_one_name_for_the_package():
+    files = [CHECKOUT / "README.md", CHECKOUT / "CHANGELOG.md"]
+    files += [path for suffix in ("md", "svg") for path in (CHECKOUT / "docs").rglob(f"*.{suffix}")]
+    files += [path for suffix in ("py", "c") for path in (CHECKOUT / "examples").rglob(f"*.{suffix}")]
+    found = [each for path in sorted(files) for each in other_names_in(path)]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("paths", [PRODUCT, PAGES], ids=["code", "pages"])
 def test_retired_words_do_not_come_back(paths):
     found = [each for path in paths for each in retired_in(path)]

@@ -33,6 +33,9 @@ FIRST = {
     "install": "install/",
     "LunarLander-v3": "environments/lunarlander-v3/",
     "Breakout": "environments/minatar-breakout-v1/",
+    "custom environment": "own-environment/",
+    "custom gym environment": "own-environment/",
+    "Ctrl-C": "faq/",
 }
 FIRST_RESULTS = 3
 

@@ -16,9 +16,9 @@ from stable_baselines3.common.logger import configure
 
 import bridge
 import jaxenvs
+from benchmarks.peers.torch_cartpole import TorchCartPole
 from bridge import GymVecEnv, make_vec_env, to_jax, to_torch
 from bridge.engine.on_policy import device_arrays
-from tests.bridge.host_env.vector_envs.torch_cartpole import TorchCartPole
 
 pytestmark = pytest.mark.gpu
 

@@ -57,7 +57,7 @@ DUMMY_MESSAGE = "Wrapping the env in a DummyVecEnv."
 
 
 class CompiledAlgorithm(BaseAlgorithm):
-    """Base class of all of bridge's algorithms, mixed in before the SB3 class, and with its attributes and methods."""
+    """Base class of all compiled algorithms, mixed in before the SB3 class, and with its attributes and methods."""
 
     engine: str
     # The argument `device`: "cpu", "cuda", or "auto" also for any other.
@@ -82,8 +82,8 @@ class CompiledAlgorithm(BaseAlgorithm):
 
         Args:
           policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
-            VectorEnv. Where SB3 would create a replay buffer of SB3, a bridge.ReplayBuffer is created. `device` is also
-            where compiled functions run, if JAX has a GPU; with "auto", where their work runs faster (docs/gpu.md).
+            VectorEnv. Where SB3 would create a replay buffer of SB3, a `jaxenvs.sb3.ReplayBuffer` is created. `device`
+            is also where compiled functions run, if JAX has a GPU; with "auto", where they run faster (docs/gpu.md).
           engine: "auto" compiles what it can, falls back for the rest, and logs why: it falls back first to one
             compiled function that acts, called at every step, and another that updates, then to SB3's own code. "xla"
             raises an error instead of falling back. "torch" compiles nothing.
@@ -94,6 +94,9 @@ class CompiledAlgorithm(BaseAlgorithm):
         if isinstance(given, str) and env is not given and kwargs.get("verbose", 0) >= 1:
             print(f"Creating environment from the given name '{given}'")  # as SB3 does
         super().__init__(policy, env, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, num_timesteps={vars(self).get('num_timesteps')}>"
 
     # --- What is compiled ---------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class _RolloutBufferArguments(TypedDict, total=False):
     """Keyword arguments that choose a rollout buffer."""
 
     rollout_buffer_class: type[RolloutBuffer] | None
-    """Class of the rollout buffer. bridge compiles updates from SB3's own only."""
+    """Class of the rollout buffer. Updates are compiled only for SB3's own classes."""
     rollout_buffer_kwargs: dict[str, Any] | None
     """Keyword arguments of the rollout buffer."""
 

@@ -59,7 +59,7 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
         return given
 
     def save_replay_buffer(self, path: SavePath) -> None:
-        """Save the replay buffer as a pickle, as SB3 does. SB3 can load it where bridge is not installed.
+        """Save the replay buffer as a pickle, as SB3 does. SB3 can load it where jaxenvs is not installed.
 
         Args:
           path: the file.
@@ -68,7 +68,7 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
         save_to_pkl(path, as_sb3s(self.replay_buffer), self.verbose)
 
     def load_replay_buffer(self, path: SavePath, truncate_last_traj: bool = True) -> None:
-        """Load a replay buffer as SB3 does. A buffer of SB3's class becomes one of bridge's with the same arrays.
+        """Load a replay buffer as SB3 does. A buffer of SB3's class becomes one of ours with the same arrays.
 
         Args:
           path: the file.

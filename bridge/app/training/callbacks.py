@@ -21,12 +21,10 @@ from tqdm import tqdm
 from bridge import save_checkpoint
 from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
-from bridge.app.runs import BEST_STATISTICS, CHECKPOINT
+from bridge.app.runs import BEST_STATISTICS, CHECKPOINT, EVALUATIONS
 from bridge.checkpoint import save_before_rollout
 from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.results.reading import EPISODES, read_episodes
-
-EVALUATIONS = "evaluations.npz"  # EvalCallback's
 
 CHECKPOINT_SECONDS = 10.0
 # Checkpoints take at most this share of the time: they are less frequent if writing one takes long.
@@ -201,9 +199,17 @@ class ProgressUpdates(ScheduledCallback):
         self._bar = bar
 
     def _on_step(self) -> bool:
-        self._bar.update(self.num_timesteps - self._bar.n)
+        move(self._bar, self.num_timesteps)
         return True
 
 
 # On stderr, so that the command's standard output stays clean.
 progress_bar = functools.partial(tqdm, unit="step", unit_scale=True)
+
+
+def move(bar: Any, num_timesteps: int) -> None:
+    """Move a progress bar to this number of steps, or to its end, which it shows once, when it is closed."""
+    if num_timesteps < bar.total:
+        bar.update(num_timesteps - bar.n)
+    else:  # a last rollout may go beyond the budget, where a bar of tqdm shows no percentage
+        bar.n = bar.total

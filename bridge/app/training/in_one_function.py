@@ -14,7 +14,7 @@ from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import describe, describe_seeds, evaluate_model
 from bridge.app.files import CannotWrite, make_folder, replacing
 from bridge.app.runs import CONFIG, folders_of_models, make_env, make_model, refuse_used, save_model
-from bridge.app.training.callbacks import Interrupt, Timer, progress_bar
+from bridge.app.training.callbacks import Interrupt, Timer, move, progress_bar
 from bridge.app.training.learning_curve import draw_learning_curve
 from bridge.app.training.one_agent import Interrupted, announce
 from bridge.errors import NotCompilable
@@ -36,9 +36,7 @@ def offer_cores(number: int) -> None:
 def train_in_one_function(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     """Train `config.num_seeds` agents, or one over `config.devices` devices, and save them.
 
-    It writes a model.zip that SB3 can load (of several agents, each in a folder seed-N), config.json,
-    learning_curve.png and, periodically, checkpoint.npz. If there are several processes, all call it, and the first
-    one writes and evaluates.
+    It writes `files_of(config)`. If there are several processes, all call it, and the first writes and evaluates.
 
     Args:
       config: of the run.
@@ -106,7 +104,7 @@ def _train_in_calls(sweep: SeedSweep, config: TrainingConfig, path: Path, interr
         stops = False
         while not sweep.is_done and not stops:
             sweep.advance()
-            bar.update(sweep.num_timesteps - bar.n)
+            move(bar, sweep.num_timesteps)
             stops, is_due = map(bool, largest(interrupt.came, timer.is_due))
             interrupt.came = stops
             if is_due:

@@ -16,6 +16,7 @@ from bridge.app.runs import (
     CHECKPOINT,
     CONFIG,
     config_of_checkpoint,
+    files_of,
     make_env,
     make_model,
     read_checkpoint,
@@ -48,9 +49,7 @@ class Interrupted(Exception):
 def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     """Train one agent, save it, and evaluate it.
 
-    It writes model.zip, config.json, learning_curve.png, episodes.csv, tensorboard/ and, with `normalize`,
-    vec_normalize.pkl into the folder `out`; with `eval_freq`, best_model.zip and evaluations.npz; and, for JAX
-    environments, periodically checkpoint.zip, from which a stopped run continues.
+    It writes `files_of(config)` into the folder `out`. A stopped run continues from checkpoint.zip.
 
     Args:
       config: of the run.
@@ -100,11 +99,14 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
 
 
 def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
-    """Print what is trained.
+    """Print what is trained, and which files that will write.
 
     Args:
       num_timesteps: the number of steps from which a resumed run continues.
     """
+    if num_timesteps >= config.total_timesteps:
+        print(f"{out} is finished, after {num_timesteps} steps. To train longer, add a larger --total-timesteps.")
+        return
     last = config.seed + config.num_seeds - 1
     print(
         f"Training {config.algorithm} on {config.num_envs} x {config.env_id} for {config.total_timesteps} steps"
@@ -115,7 +117,7 @@ def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
             else f"seeds {config.seed} to {last} in one compiled function"
         )
         + (f", over {config.devices} device{'s' * (config.devices > 1)}" if config.devices else "")
-        + f", into {out}",
+        + f"\nIt will write to {out}: {', '.join(files_of(config))}",
         flush=True,
     )
 

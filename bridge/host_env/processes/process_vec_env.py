@@ -56,7 +56,7 @@ MOST_STARTS = 10
 # longer.
 SECONDS_TO_BEGIN = 60.0
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("jaxenvs.sb3")
 
 
 class ProcessVecEnv(VecEnv):
@@ -142,6 +142,9 @@ class ProcessVecEnv(VecEnv):
         self._episodes = EpisodeStatistics(num_envs, all(monitored for *_, monitored in started))
 
     # --- Stepping -----------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, num_envs={self.num_envs}>"
 
     def reset(self) -> VecEnvObs:
         """Begin an episode in every environment. The result of a step under way is discarded.

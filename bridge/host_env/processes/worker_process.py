@@ -33,6 +33,8 @@ class WorkerError(RuntimeError):
       attribute_error: the message of the environment's error, if it was an AttributeError.
     """
 
+    __module__ = "jaxenvs.sb3"  # the public name, which tracebacks show
+
     def __init__(self, message: str, env_indices: Sequence[int], attribute_error: str | None = None) -> None:
         super().__init__(message)
         self.env_indices = list(env_indices)
@@ -46,6 +48,8 @@ class WorkerDied(WorkerError):
       exit_code: as in subprocess: for a process that a signal killed, minus the signal's number. None for a Ray actor,
         which may have gone with its node.
     """
+
+    __module__ = "jaxenvs.sb3"
 
     def __init__(self, message: str, env_indices: Sequence[int], exit_code: int | None) -> None:
         super().__init__(message, env_indices)

@@ -132,8 +132,8 @@ class Opponents:
 def member_to_drop(numbers: Any) -> Any:
     """Return which member leaves a pool that is full: the one whose neighbors are nearest in time.
 
-    Chance, the newest copy and, if more than two can stay, the first copy are kept. The others stay spread over the
-    whole training.
+    The random player, the newest copy and, if more than two can stay, the first copy are kept. The others stay spread
+    over the whole training.
 
     Args:
       numbers: int (n,), n >= 3, how many copies had been made when each member was added, in ascending order.

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import stable_baselines3
 import torch
 
 from bridge.algorithms.specs import ALGORITHMS
@@ -22,6 +23,16 @@ def test_train_writes_model_config_curve_and_logs(run):
     assert {path.name for path in run.iterdir()} == files
     assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert list((run / "tensorboard").glob("events.*"))
+
+
+def test_the_files_are_named_before_and_after_training(run, tmp_path, capsys):
+    further = ["--eval-freq", "64", "--tensorboard-log", str(tmp_path / "logs"), "--out", str(tmp_path / "run")]
+    cli.main(["train", "ppo", "CartPole-v1", *TINY, "normalize=True", *further])
+    _, before, after, result = capsys.readouterr().out.splitlines()
+    names = after.removeprefix(f"Wrote to {tmp_path / 'run'}: ").split(", ")
+    assert before == f"It will write to {tmp_path / 'run'}: {', '.join(names)}"
+    assert sorted(names) == sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert result.startswith("Return of 4 episodes")
 
 
 def test_config_holds_all_arguments_and_versions(run):
@@ -102,7 +113,11 @@ def test_a_trained_model_is_not_overwritten(run, capsys):
         ),
         (["PPPO", "CartPole-v1"], "Did you mean ppo?"),
         (["ppo", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
-        (["ppo", "CartPole-v1", "--total-timesteps", "100"], "rollouts of 256 steps"),
+        (
+            ["ppo", "CartPole-v1", "--learning-rate", "0.001", "--n_steps=32", "--out", "run"],
+            "ppo takes hyper-parameters in one option: --hyperparameters learning_rate=0.001 n_steps=32",
+        ),
+        (["--noise-std", "0.1", "TD3", "Pendulum-v1"], "td3 takes hyper-parameters in one option: --hyper"),
         (["sac", "CartPole-v1"], "sac needs an environment with Box actions, but CartPole-v1 has Discrete actions"),
         (["dqn", "Pendulum-v1"], "dqn needs an environment with Discrete actions, but Pendulum-v1 has Box actions"),
         (["sac", "Pendulum-v1", "--total-timesteps", "100"], "learning_starts=100 must be less than --total-timesteps"),
@@ -142,7 +157,7 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, said, capsys, tmp_path
 
 
 def test_names_and_numbers_may_be_written_as_people_write_them(tmp_path):
-    numbers = ["--num-envs", "2e0", "--total-timesteps", "1.28e2", "--seed", "3"]
+    numbers = ["--n_envs", "2e0", "--total_timesteps=1.28e2", "--seed", "3"]
     cli.main(["train", "PPO", "CartPole-v1", *numbers, "--hyperparameters", "n_epochs=1", "--out", str(tmp_path)])
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["algorithm"], config["num_envs"], config["total_timesteps"], config["seed"]) == ("ppo", 2, 128, 3)
@@ -188,15 +203,24 @@ def test_a_file_that_is_not_a_runs_is_not_replaced(name, tmp_path, capsys):
     assert (tmp_path / name).read_text() == '{"of": "another tool"}'
 
 
+def test_a_budget_of_less_than_a_rollout_is_a_rollout_as_in_sb3(capsys):
+    stock = stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=32).learn(20)
+    config = TrainingConfig.resolve("ppo", "CartPole-v1", num_envs=1, total_timesteps=20)
+    assert config.total_timesteps == stock.num_timesteps == 32
+    said = "1 environments x n_steps=32 make rollouts of 32 steps, more than --total-timesteps 20: training for one"
+    assert said in capsys.readouterr().err
+    assert TrainingConfig.resolve("ppo", "CartPole-v1", num_envs=1, total_timesteps=33).total_timesteps == 33
+    assert not capsys.readouterr().err
+
+
 def test_a_batch_size_that_was_not_given_fits_the_rollout():
     assert TrainingConfig.resolve("ppo", "CartPole-v1", num_envs=64).hyperparameters["batch_size"] == 256
     assert TrainingConfig.resolve("ppo", "CartPole-v1", num_envs=3).hyperparameters["batch_size"] == 96
 
 
 def test_a_batch_size_that_was_fitted_is_fitted_again_for_other_rollouts(run, tmp_path, capsys):
-    again = ["train", "--config", str(run / "config.json"), "--num-envs", "3", "--total-timesteps", "80"]
-    # Of the budget, not of the batch size.
-    assert "make rollouts of 96 steps" in error_of(capsys, *again, "--out", str(tmp_path))
+    again = ["train", "--config", str(run / "config.json"), "--num-envs", "3", "--out", str(tmp_path)]
+    assert "--total-timesteps must" in error_of(capsys, *again, "--total-timesteps", "0")  # no word of the batch size
     config, _ = load_config(run / "config.json")
     assert TrainingConfig.resolve(**{**forget_fitted(config), "num_envs": 3}).hyperparameters["batch_size"] == 96
 

@@ -96,6 +96,7 @@ def test_a_run_that_ended_goes_on_to_a_larger_budget_only(finished, tmp_path, ca
     assert "at least 256" in error_of(capsys, "train", "--resume", str(tmp_path / "run"), "--total-timesteps", "128")
     before = weights(tmp_path / "run")
     cli.main(["train", "--resume", str(tmp_path / "run")])  # nothing is left to do
+    assert f"{tmp_path / 'run'} is finished, after 256 steps. To train longer, add" in capsys.readouterr().out
     assert same(before, weights(tmp_path / "run"))
 
 

@@ -50,7 +50,7 @@ def test_a_changed_copy_is_trained_with(tmp_path, capsys):
     command = ["train", "ppo", "CartPole-v1", *TINY, "--hyperparams", str(path), "--out"]
     cli.main([*command, str(tmp_path / "run")])
     assert '"gamma": 0.5' in (tmp_path / "run" / "config.json").read_text()
-    message = error_of(capsys, "train", "--config", str(tmp_path / "run" / "config.json"), "--settings", str(path))
+    message = error_of(capsys, "train", "--config", str(tmp_path / "run" / "config.json"), "--hyperparams", str(path))
     assert f"leave out --hyperparams {path}" in message
 
 

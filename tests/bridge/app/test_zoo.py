@@ -171,5 +171,8 @@ def test_what_is_missing_is_one_line(capsys, monkeypatch):
     if importlib.util.find_spec("rl_zoo3"):
         said = error_of(capsys, "zoo", "train", "--env", "CartPol-v1")
         assert "RL-Zoo says: CartPol-v1 not found in gym registry, you maybe meant CartPole-v1?" in said
+    monkeypatch.setitem(sys.modules, "rl_zoo3", None)
+    cli.main(["zoo", "train", "--help"])
+    assert 'pip install "jaxenvs[zoo]"' in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "rl_zoo3.utils", None)
     assert 'pip install "jaxenvs[zoo]"' in error_of(capsys, "zoo", "train")

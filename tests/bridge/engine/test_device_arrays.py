@@ -8,12 +8,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import bridge
+from benchmarks.peers.torch_cartpole import TorchCartPole
 from bridge import GymVecEnv
 from bridge.engine.on_policy import device_arrays
 from bridge.engine.on_policy.device_arrays import DeviceArrays
 from bridge.host_env import gym_vec_env
 from bridge.host_env.batches import as_array
-from tests.bridge.host_env.vector_envs.torch_cartpole import TorchCartPole
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, OnRolloutEnd, Recorder, make
 
 FIELDS = ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns", "episode_starts")

@@ -125,7 +125,7 @@ def test_episode_i_has_the_seed_plus_i():
 def test_summary_is_mean_and_population_deviation():
     flags = np.zeros(2, bool)
     result = Evaluation(np.array([1.0, 4.0]), np.array([1, 2]), flags, flags)
-    assert (result.mean, result.std, str(result)) == (2.5, 1.5, "2.5 ± 1.5 over 2 episodes")
+    assert (result.mean, result.std, str(result)) == (2.5, 1.5, "2.50 ± 1.50 over 2 episodes")
 
 
 # --- Where episodes end -------------------------------------------------------------------------------------------

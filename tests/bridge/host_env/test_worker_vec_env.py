@@ -41,7 +41,7 @@ def test_a_worker_that_is_started_again_truncates_its_environments_and_no_others
     venv = start(on_worker_death="restart", step_timeout=TIMEOUT)
     venv.step(np.full(3, 3))
     before = venv.step(np.full(3, 3))[0]
-    with caplog.at_level(logging.WARNING, "bridge"):
+    with caplog.at_level(logging.WARNING, "jaxenvs.sb3"):
         after, rewards, dones, infos = venv.step(np.array([fault, 3, 3]))
     assert dones.tolist() == [True, True, False]
     np.testing.assert_allclose(rewards, [0, 0, 0.3])

@@ -39,7 +39,7 @@ FALLBACKS = {
 @pytest.mark.parametrize("what", FALLBACKS)
 def test_auto_falls_back_and_says_once_to_what_and_why_and_xla_raises(what, caplog):
     make_model, collects, updates, why = FALLBACKS[what]
-    with caplog.at_level(logging.WARNING, logger="bridge"):
+    with caplog.at_level(logging.WARNING, logger="jaxenvs.sb3"):
         model = make_model()
         before = read_parameters(model.policy.parameters())
         model.learn(2 * ROLLOUT)
@@ -67,7 +67,7 @@ def test_torch_compiles_nothing():
 
 
 def test_environments_on_the_host_are_told_as_information(caplog):
-    with caplog.at_level(logging.INFO, logger="bridge"):
+    with caplog.at_level(logging.INFO, logger="jaxenvs.sb3"):
         make(make_gym_vec_env("CartPole-v1", N_ENVS)).learn(ROLLOUT)
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == ("INFO", f"collecting: {ACTING}\nupdating: {COMPILED}")
@@ -88,7 +88,7 @@ def test_a_callback_may_freeze_weights(caplog):
 
     model = make()
     before = [parameter.detach().clone() for parameter in model.policy.value_net.parameters()]
-    with caplog.at_level(logging.WARNING, logger="bridge"):
+    with caplog.at_level(logging.WARNING, logger="jaxenvs.sb3"):
         model.learn(2 * ROLLOUT, callback=OnRolloutEnd(freeze))
     assert "value_net.weight is frozen" in caplog.text
     changed = [not torch.equal(new, old) for new, old in zip(model.policy.value_net.parameters(), before)]

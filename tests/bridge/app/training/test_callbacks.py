@@ -1,10 +1,12 @@
 """Callbacks of `jaxenvs train`: compiled functions run on between the steps that they need."""
 
+import io
 import sys
 
 import pytest
 
 from bridge.algorithms.specs import ALGORITHMS
+from bridge.app.training.callbacks import move, progress_bar
 from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.engine.off_policy import compiled_training as off_policy
 from bridge.engine.on_policy import compiled_training as on_policy
@@ -34,6 +36,14 @@ def count_calls(monkeypatch, functions):
             if getattr(module, function.__name__, None) is function:
                 monkeypatch.setattr(module, function.__name__, counting(function))
     return calls
+
+
+def test_a_bar_ends_at_its_total_and_shows_that_once():
+    shown = io.StringIO()
+    with progress_bar(total=100, file=shown, mininterval=0) as bar:
+        for num_timesteps in (64, 128):  # the budget ends in the second rollout
+            move(bar, num_timesteps)
+    assert [line.split("%")[0].strip() for line in shown.getvalue().strip().split("\r")] == ["0", "64", "100"]
 
 
 @pytest.mark.thorough

@@ -269,7 +269,7 @@ def test_training_goes_on_while_random_workers_are_killed(kills, caplog):
     model = PPO("MlpPolicy", NoTransitionCrossesARestart(venv), n_steps=32, batch_size=64, n_epochs=1, seed=0)
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    with pytest.raises(Enough), caplog.at_level(logging.WARNING, "bridge"):
+    with pytest.raises(Enough), caplog.at_level(logging.WARNING, "jaxenvs.sb3"):
         model.learn(10_000_000, callback=callback)
     killer.join()
     assert venv.restarts == kills

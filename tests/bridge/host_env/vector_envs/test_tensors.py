@@ -7,8 +7,8 @@ import stable_baselines3
 import torch
 from gymnasium.vector import AutoresetMode
 
+from benchmarks.peers.torch_cartpole import TorchCartPole
 from bridge import GymVecEnv
-from tests.bridge.host_env.vector_envs.torch_cartpole import TorchCartPole
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, sample_actions
 
 LIMIT = 20

@@ -1,5 +1,9 @@
 """CartPole of tensors: Gymnasium's native CartPole, with PyTorch's functions instead of NumPy's."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import gymnasium
 import numpy as np
 import torch
@@ -9,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 TAU, GRAVITY, FORCE, MASS, POLE_MASS, LENGTH = 0.02, 9.8, 10.0, 1.1, 0.1, 0.5
 
 
-class TorchCartPole(gymnasium.vector.VectorEnv):
+class TorchCartPole(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """CartPole whose `reset` and `step` take and return tensors, and that draws what Gymnasium's does.
 
     Args:
@@ -17,7 +21,14 @@ class TorchCartPole(gymnasium.vector.VectorEnv):
       tells: whether infos have the position of each cart, and how many steps there were.
     """
 
-    def __init__(self, num_envs, mode=AutoresetMode.SAME_STEP, max_episode_steps=500, tells=False, device="cpu"):
+    def __init__(
+        self,
+        num_envs: int,
+        mode: Any = AutoresetMode.SAME_STEP,
+        max_episode_steps: int = 500,
+        tells: bool = False,
+        device: str = "cpu",
+    ) -> None:
         spaces = CartPoleVectorEnv(1)
         self.num_envs, self.mode, self.limit, self.tells, self.device = num_envs, mode, max_episode_steps, tells, device
         self.metadata = {"autoreset_mode": mode}
@@ -25,7 +36,7 @@ class TorchCartPole(gymnasium.vector.VectorEnv):
         self.single_action_space = spaces.single_action_space
         self.observation = torch.empty((num_envs, 4), device=device)  # the same memory in every step
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         mask = (options or {}).get("reset_mask")
         if mask is None:
@@ -35,7 +46,7 @@ class TorchCartPole(gymnasium.vector.VectorEnv):
         self._begin(mask)
         return self._observe(), {}
 
-    def step(self, actions):
+    def step(self, actions: Any) -> Any:
         assert isinstance(actions, torch.Tensor)
         assert (actions.dtype, actions.device.type) == (torch.int64, self.device)
         _, x_dot, theta, theta_dot = self.state
@@ -52,7 +63,7 @@ class TorchCartPole(gymnasium.vector.VectorEnv):
         limits = 2.4, 12 * 2 * torch.pi / 360
         terminated = (self.state[0].abs() > limits[0]) | (self.state[2].abs() > limits[1])
         truncated = self.count >= self.limit
-        info = {"x": self.state[0], "scene": {"count": self.count}, "version": 1} if self.tells else {}
+        info: dict[str, Any] = {"x": self.state[0], "scene": {"count": self.count}, "version": 1} if self.tells else {}
         if self.mode is AutoresetMode.SAME_STEP:
             ended = terminated | truncated
             final_info = {"x": self.state[0].clone()} if self.tells else {}
@@ -61,28 +72,28 @@ class TorchCartPole(gymnasium.vector.VectorEnv):
         actions.zero_()  # they are the environment's
         return self._observe(), torch.ones(self.num_envs, device=self.device), terminated, truncated, info
 
-    def _begin(self, mask):
+    def _begin(self, mask: torch.Tensor) -> None:
         drawn = self.np_random.uniform(-0.05, 0.05, (4, int(mask.sum())))
         self.state[:, mask] = torch.from_numpy(drawn).to(self.device)
         self.count[mask] = 0
 
-    def _observe(self):
+    def _observe(self) -> torch.Tensor:
         self.observation.copy_(self.state.T)
         return self.observation
 
 
-class InArrays(gymnasium.vector.VectorEnv):
+class InArrays(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """An environment of tensors behind NumPy arrays, as one would write it by hand."""
 
-    def __init__(self, env):
+    def __init__(self, env: TorchCartPole) -> None:
         self.env, self.num_envs, self.metadata = env, env.num_envs, env.metadata
         self.single_observation_space, self.single_action_space = env.single_observation_space, env.single_action_space
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         observation, info = self.env.reset(seed=seed, options=options)
         return observation.cpu().numpy(), info
 
-    def step(self, actions):
+    def step(self, actions: Any) -> Any:
         *step, info = self.env.step(torch.as_tensor(np.array(actions), device=self.env.device))
         info = {name: value.cpu().numpy() if name == "final_obs" else value for name, value in info.items()}
         return *(part.cpu().numpy() for part in step), info
