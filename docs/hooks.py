@@ -1,11 +1,14 @@
-"""Add pages for files outside of docs/ to the site: examples, CHANGELOG.md, CONTRIBUTING.md. mkdocs.yml calls it."""
+"""Add pages for files outside of docs/ to the site, and llms.txt, which lists all pages. mkdocs.yml calls it.
+
+The pages are examples, CHANGELOG.md and CONTRIBUTING.md.
+"""
 
 import ast
 import json
 import posixpath
 import re
 import sys
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -15,6 +18,7 @@ from mkdocs.structure.pages import Page
 CHECKOUT = Path(__file__).parent.parent
 sys.path.insert(0, str(CHECKOUT))
 from docs import environment_pages  # noqa: E402
+from docs.repository import BADGES, repository  # noqa: E402
 
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 SPELT = {"c": "C", "envpool": "EnvPool", "gymnasium": "Gymnasium", "jax": "JAX", "ppo": "PPO", "sb3": "SB3"}
@@ -26,6 +30,8 @@ SEARCH |= {start: {"boost": 0.5} for start in LATER} | {start: {"boost": 2} for 
 LANGUAGES = {".py": "python", ".c": "c"}
 FENCED = re.compile(r"^(````?)\w[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
+# Of a page, where a line begins with it: no heading, list, picture, code or name of a file.
+FIRST_SENTENCE = re.compile(r"^(?:[A-Z]|`(?=\w[^/`]*`)).+?(?=[.:]\s|\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -43,6 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in (CHECKOUT / "examples").rglob("*.ipynb"):
         files.append(File.generated(config, path.relative_to(CHECKOUT).as_posix(), abs_src_path=str(path)))
     config.nav = _with_folders(config.nav, sorted(file.src_uri for file in files.documentation_pages()))
+    files.append(File.generated(config, "llms.txt", content=llms_txt(config, files)))
     return files
 
 
@@ -66,12 +73,45 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{text}]({address}/blob/main/{target}{anchor})"
         return text if text.startswith("`") else f"`{text}`"
 
+    markdown = markdown.replace("<!-- speed -->", _of_readme("<!-- speed: python -m benchmarks.docs -->", "<!-- end"))
     markdown = markdown.replace("<!-- agents -->", pretrained_agents())
     pieces, end = [], 0
     for block in FENCED.finditer(markdown):
         pieces += [LINK.sub(link, markdown[end : block.start()]), block[0]]
         end = block.end()
     return "".join([*pieces, LINK.sub(link, markdown[end:])])
+
+
+def llms_txt(config: MkDocsConfig, files: Files) -> str:
+    """Return a page for language models, as llmstxt.org describes it: README.md's snippets, and a list of all pages."""
+    text = f"# {config.site_name}\n\n> {config.site_description}\n\n{_of_readme('## Install', '## Documentation')}"
+
+    def listed(entries: list) -> Iterator[str]:
+        for entry in entries:
+            value = entry if isinstance(entry, str) else next(iter(entry.values()))
+            if isinstance(value, list):
+                yield from listed(value)
+            elif file := files.get_file_from_path(value):
+                page = file.content_string
+                sentence = FIRST_SENTENCE.search(page)
+                about = f": {' '.join(_plain(sentence[0]).split())}" if sentence else ""
+                yield f"- [{_heading(page) or value}]({file.url}){about}"
+
+    for section in config.nav:
+        ((title, entries),) = section.items()
+        text += f"\n\n## {title}\n\n" + "\n".join(listed(entries if isinstance(entries, list) else [entries]))
+    return f"{text}\n"
+
+
+def _of_readme(start: str, end: str) -> str:
+    """Return what stands between two texts in README.md, as a page in docs/ has it."""
+    text = (CHECKOUT / "README.md").read_text().partition(start)[2].partition(end)[0]
+    return (start if start.startswith("#") else "") + text.replace("](docs/", "](").rstrip()
+
+
+def _plain(text: str) -> str:
+    """Return text without the addresses of its links."""
+    return LINK.sub(r"\1", text)
 
 
 def pretrained_agents() -> str:
@@ -83,12 +123,6 @@ def pretrained_agents() -> str:
         steps, result = f"{config['total_timesteps']:,}", f"{score['mean']} ± {score['std']}"
         rows.append(f"| {config['algorithm']} | {config['env_id']} | {steps} | {config['seed']} | {result} | {video} |")
     return "\n".join(rows)
-
-
-def repository() -> str | None:
-    """Return the address of the repository, which only pyproject.toml has."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    return project.get("urls", {}).get("Repository")
 
 
 def site_page(target: str) -> str | None:
@@ -117,7 +151,7 @@ def examples() -> dict[str, str]:
             docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
             about[page] = docstring.partition("\n\n")[0].replace("\n", " ")
         elif path.suffix == ".ipynb":
-            first = "".join(json.loads(path.read_text())["cells"][0]["source"])
+            first = BADGES.sub("", "".join(json.loads(path.read_text())["cells"][0]["source"]))
             names[page] = _heading(first) or names[page]
             about[page] = first.partition("\n\n")[2]
     notebooks = [page for page in names if page.startswith("examples/notebooks/")]

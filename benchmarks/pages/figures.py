@@ -1,4 +1,4 @@
-"""Take from the results what the five plots and small tables of docs/benchmarks.md show."""
+"""Take from the results what the six plots and small tables of docs/benchmarks.md show."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ SETTINGS = (
     ("b", "256 JAX environments x 32 steps, batch 2048, 4 epochs"),
     ("c", "8 Gymnasium environments x 256 steps, batch 64, 10 epochs"),
 )
+
+
+def lunar_lander(results: dict[str, Any]) -> dict[str, list[list[list[float]]]]:
+    """Return the learning curves of each side: pairs of seconds and mean return."""
+    curves: defaultdict[str, list[list[list[float]]]] = defaultdict(list)
+    for row in results["lunar_lander"]["tables"]["trainings"]:
+        curves[row["side"]].append(row["curve"])
+    return dict(curves)
 
 
 def training(results: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -76,6 +84,7 @@ def stepping(results: dict[str, Any]) -> dict[str, dict[str, dict[int, float]]]:
 
 
 FIGURES = {
+    "lunar-lander": lunar_lander,
     "training": training,
     "imports": imports,
     "off-policy": off_policy,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ COLOURS = {
 }
 LIGHT_BLUE = "#93c0fb"  # jaxenvs.sb3 on Gymnasium environments
 OTHERS = ("#f59e0b", "#ef6c57", "#d4a72c", "#e879a6")
+SOLVED = 200  # the reward threshold of LunarLander-v3
 STYLE = {
     "svg.hashsalt": "jaxenvs",
     "svg.fonttype": "none",  # text stays text: small, and in the reader's own font
@@ -83,6 +85,26 @@ def _colour(side: str, others: list[str]) -> str:
         if side.startswith(name):
             return colour
     return OTHERS[others.index(side) % len(OTHERS)] if side in others else OTHERS[0]
+
+
+def _lunar_lander(data: dict[str, list[list[list[float]]]]) -> Any:
+    """Draw a line for each seed. The legend has the median seconds of each side."""
+    figure, (ax,) = _figure(3.4)
+    figure.set_figwidth(5.5)
+    for side, curves in data.items():
+        colour = COLOURS["stock SB3"] if side == "Stable-Baselines3" else _colour(side, [])
+        colour = LIGHT_BLUE if "Gymnasium" in side else colour
+        seconds = statistics.median(curve[-1][0] for curve in curves)
+        for curve, label in zip(curves, (f"{side}: {seconds:,.0f} s", *(None for _ in curves))):
+            ax.plot(*zip(*curve), color=colour, linewidth=2, label=label)
+    ax.axhline(SOLVED, color=GREY, linewidth=1, linestyle="--")
+    ax.annotate("solved", (1, SOLVED), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=9)
+    ax.set_xlim(left=0)
+    ax.grid(axis="y")
+    ax.set_ylabel("return")
+    ax.set_xlabel("seconds since the start of the script", loc="right")
+    figure.legend(loc="outside upper left", fontsize=10, handlelength=1.2)
+    return figure
 
 
 def _training(data: dict[str, dict[str, float]]) -> Any:
@@ -201,6 +223,7 @@ def _stepping(data: dict[str, dict[str, dict[int, float]]]) -> Any:
 
 
 _DRAWINGS = {
+    "lunar-lander": _lunar_lander,
     "training": _training,
     "imports": _imports,
     "off-policy": _off_policy,

@@ -20,6 +20,9 @@ def page(results: dict[str, Any]) -> str:
                 "# Benchmarks",
                 _where(results),
                 _section("Your script after changing the import", "imports", _imports_text(results), _imports(results)),
+                _section(
+                    "A whole training", "lunar-lander", _LUNAR_LANDER, lunar_lander_rows(results), "a-whole-training"
+                ),
                 f"## Where others are ahead\n\n{fill(_BEHIND.format(compared(results)))}",
                 markdown(behind(results)),
                 _listed(*_BEHIND_ONCE),
@@ -35,6 +38,18 @@ def page(results: dict[str, Any]) -> str:
         )
         + "\n"
     )
+
+
+def lunar_lander_rows(results: dict[str, Any]) -> Rows:
+    """Return for each side the medians of its trainings on LunarLander."""
+    found: dict[str, Rows] = {}
+    for row in results["lunar_lander"]["tables"]["trainings"]:
+        found.setdefault(row["side"], []).append(row)
+    names = ("seconds", "CPU_seconds", "return")
+    return [
+        {"side": side} | {name.replace("_", " "): statistics.median(row[name] for row in rows) for name in names}
+        for side, rows in found.items()
+    ]
 
 
 def training_rows(results: dict[str, Any]) -> Rows:
@@ -65,6 +80,11 @@ _BEHIND_ONCE = (
     "1.31 times as fast by itself as through `GymVecEnv`.",
     "Of 18 comparisons with other libraries' own rollouts, brax, xminigrid and jumanji are ahead in 5. The largest gap "
     "is 1.28 times (`brax/inverted_pendulum`).",
+)
+_LUNAR_LANDER = (
+    "PPO on LunarLander-v3 with RL Baselines3 Zoo's hyperparameters, from the start of the process on, with imports "
+    "and compilation. The script is the same, with other imports. `jaxenvs.sb3` makes the environment in JAX, or "
+    'Gymnasium\'s with `backend="serial"`. The return is the mean of the last 100 training episodes.'
 )
 _COSTS = (
     "Functions are compiled in the first iteration, and compiling takes memory. The table has medians over the scripts "

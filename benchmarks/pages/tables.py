@@ -10,6 +10,7 @@ from benchmarks.pages.text import fill
 SECTIONS = {
     "never_slower": "Changing the import",
     "host": "Environments on the host",
+    "lunar_lander": "A whole training",
     "training": "Training",
     "off_policy": "Off-policy training",
     "learning": "Returns",
@@ -50,7 +51,7 @@ runs."""
         if name in results:
             parts.append(f"## {title}\n\n{_about(name, results[name])}")
             for table, rows in results[name]["tables"].items():
-                columns = dict.fromkeys(column for row in rows for column in row if column != "met")
+                columns = dict.fromkeys(column for row in rows for column in row if column not in ("met", "curve"))
                 parts.extend([fill(ABOUT[table])] if table in ABOUT else [])
                 parts.append(markdown([_renamed({column: row.get(column) for column in columns}) for row in rows]))
     bars = [bar for result in results.values() for bar in result["bars"]]

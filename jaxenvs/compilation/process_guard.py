@@ -74,9 +74,9 @@ def _settle() -> None:
         os.environ.pop(VARIABLE, None)
     if not is_guarded and jax.default_backend() == "cpu":
         log.warning(
-            "jaxlib %s has a fault, which `jaxenvs doctor` describes. Functions that you compile yourself may hit it, "
-            "because JAX ran before jaxenvs was imported, or XLA_FLAGS was assigned in between: import jaxenvs first, "
-            "or set XLA_FLAGS=%s. %s=0 hides this line.",
+            "Your jaxlib (%s) can return wrong results in functions that you jit, as `jaxenvs doctor` "
+            "shows. jaxenvs's own functions are safe. Import jaxenvs before JAX runs, set XLA_FLAGS=%s, or use "
+            "another jaxlib. %s=0 hides this line.",
             jaxlib_version,
             flags(),
             SWITCH,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import cells, common, host, memory, never_slower, off_policy, stepping
+from benchmarks import cells, common, host, lunar_lander, memory, never_slower, off_policy, stepping
 from benchmarks.peers import callbacks, images, jax_images
 from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, OURS, SBX, STOCK
 
@@ -334,3 +334,21 @@ def test_host_quick_measures_every_kind_of_vec_env(tmp_path):
     [row] = content["tables"]["stepping"]
     assert {name for name, value in row.items() if value} >= {"DummyVecEnv", "SerialVecEnv", "ProcessVecEnv"}
     assert [row["side"] for row in content["tables"]["tensors"]] == [OURS, f"{OURS}, NumPy arrays", STOCK]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_lunar_lander_writes_the_learning_curve_of_each_side(tmp_path):
+    sides = list(lunar_lander.SIDES)[:2]  # the third compiles for half a minute
+    lunar_lander.main(["--quick", "--seeds", "1", "--parts", *sides, "--output", str(tmp_path)])
+    content = json.loads((tmp_path / "lunar_lander.json").read_text())
+    assert set(content["product"]) == {"jaxenvs", "bridge"}
+    rows = content["tables"]["trainings"]
+    assert [row["side"] for row in rows] == sides
+    for row in rows:
+        seconds, returns = zip(*row["curve"])
+        assert len(seconds) == lunar_lander.POINTS
+        assert list(seconds) == sorted(seconds)
+        assert seconds[0] > 1  # the imports
+        assert seconds[-1] == row["seconds"]
+        assert returns[-1] == row["return"] < 0

@@ -133,6 +133,13 @@ def test_there_are_blocks_for_each_kind_of_reader():
     assert len(BLOCKS["docs/pure-jax.md"]) >= 2
 
 
+def test_the_first_screen_of_readme_has_code_and_figures_and_readme_is_short():
+    lines = README.read_text().splitlines()
+    assert lines.index("```diff") < 12
+    assert [line for line in lines[:25] if "x faster in the median" in line]
+    assert len(lines) <= 90
+
+
 @pytest.mark.parametrize("page", [*PAGES, CHECKOUT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]*)(?:#[^)]*)?\)", page.read_text()):

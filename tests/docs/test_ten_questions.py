@@ -3,6 +3,7 @@
 import html.parser
 import json
 import posixpath
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -109,6 +110,16 @@ def test_the_search_finds_the_answer_among_its_first_results(query, results):
 @pytest.mark.parametrize("query", FIRST)
 def test_the_search_finds_pages_by_their_subject(query, results):
     assert results[query][0].partition("#")[0] == FIRST[query], results[query][:10]
+
+
+@pytest.mark.thorough
+def test_llms_txt_has_the_snippets_and_a_link_to_every_page(site):
+    text = (site / "llms.txt").read_text()
+    assert "from jaxenvs.sb3 import PPO" in text
+    listed = re.findall(r"^- \[.+?\]\((.*?)\)", text, re.MULTILINE)
+    pages = {path.parent.relative_to(site).as_posix() for path in site.rglob("index.html")}
+    assert sorted(posixpath.normpath(page) for page in listed) == sorted(pages)
+    assert "- [Install](install/): " in text
 
 
 def test_tables_of_figures_are_not_searched(results):

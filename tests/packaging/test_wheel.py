@@ -15,7 +15,7 @@ from tests.packaging.installed import CHECKOUT, Installed
 PACKAGES = ("jaxenvs", "bridge")
 README = (CHECKOUT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-COMMANDS = re.findall(r"^jaxenvs .*", README, re.MULTILINE)
+COMMANDS = re.findall(r"^jaxenvs .*", README.partition("```sh\n")[2].partition("```")[0], re.MULTILINE)
 # Of these the ones that are there, with the newest of everything; without PyTorch, which would come with CUDA.
 OTHER_PYTHONS = ("python3.12", "python3.13", "python3.14")
 
