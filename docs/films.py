@@ -124,9 +124,8 @@ def row(named: Sequence[tuple[str, np.ndarray]]) -> Image.Image:
     whole = Image.new("RGB", (sum(widths) + BORDER, height + BAR + 2 * BORDER), GREY)
     for x, (name, picture) in zip(np.cumsum([BORDER, *widths]), named, strict=False):
         bar = Image.new("RGB", (picture.shape[1], BAR), DARK)
-        draw = ImageDraw.Draw(bar)
-        draw.fontmode = "1"  # two colors, because the palette of a film is small
-        draw.text((bar.width // 2, BAR // 2), name, WHITE, anchor="mm", font_size=min(FONT_SIZE, bar.width // 10))
+        size = min(FONT_SIZE, int(1.7 * bar.width / len(name)))
+        ImageDraw.Draw(bar).text((bar.width // 2, BAR // 2), name, WHITE, anchor="mm", font_size=size)
         whole.paste(Image.fromarray(picture), (int(x), BORDER))
         whole.paste(bar, (int(x), BORDER + height))
     return whole

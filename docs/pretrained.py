@@ -43,7 +43,7 @@ AGENTS: dict[str, tuple[str, ...]] = {
     "sac-Pendulum-v1": ("--hyperparameters", "policy_kwargs={'net_arch': [64, 64]}"),
     "ppo-FrozenLake-v1": (),
     "ppo-FrozenLake8x8-v1": (),
-    "ppo-CliffWalking-v1": ("--env-kwargs", "max_episode_steps=200"),  # an untrained agent would walk for ever
+    "dqn-CliffWalking-v1": ("--env-kwargs", "max_episode_steps=200"),  # an untrained agent would walk for ever
     "ppo-Taxi-v4": (),
     "ppo-Blackjack-v1": (),
     "ppo-MinAtar/Asterix-v1": (),

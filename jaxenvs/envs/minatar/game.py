@@ -25,7 +25,7 @@ COLORS |= dict.fromkeys(("gold", "ball", "friendly_bullet"), (255, 214, 10))
 COLORS |= {"brick": (78, 161, 255), "trail": (132, 132, 140), "sub_back": (178, 190, 205), "enemy_sub": (255, 159, 67)}
 COLORS |= {"alien_left": (255, 140, 66), "alien_right": (200, 132, 255), "enemy_bullet": (255, 120, 200)}
 COLORS |= {"oxygen_gauge": (72, 202, 228), "diver": (72, 220, 120), "diver_gauge": (164, 200, 60)}
-COLORS |= {f"speed {n}": (40 * n + 40, 200 - 10 * n, 255 - 30 * n) for n in range(1, 6)}
+COLORS |= {f"speed {n}": (60, 110 + 28 * n, 255 - 35 * n) for n in range(1, 6)}
 
 
 @struct
