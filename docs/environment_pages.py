@@ -54,6 +54,16 @@ class Environment:
         return f"environments/{self.id.lower().replace('/', '-')}.md"
 
     @property
+    def is_first(self) -> bool:
+        """Whether it is no variant of another environment."""
+        return not re.search(r"-v0$|8x8|Slippery|Continuous-v[0-9]$|Hardcore", self.id) or self.id in (
+            "MountainCar-v0",
+            "MountainCarContinuous-v0",
+            "BitFlipping-v0",
+            "ArmReach-v0",
+        )
+
+    @property
     def shown(self) -> str:
         """Id of the environment whose film the page shows."""
         return f"{self.id[:-1]}1" if self.suite == "minatar" else LOOKS_LIKE.get(self.id, self.id)
@@ -91,7 +101,7 @@ def gallery(page: str) -> str:
     """Return a grid of captioned pictures that link to the pages of environments: all, or those of a suite's page."""
     lines = []
     for env in environments():
-        if page in ("environments.md", f"environments/{env.suite}.md") and _is_first(env):
+        if page in ("environments.md", f"environments/{env.suite}.md") and env.is_first:
             folder = "environments/" if page == "environments.md" else ""
             picture = f"![]({folder}{env.still})"
             lines.append(f"[{picture} {env.id}]({folder}{Path(env.page).name})")
@@ -134,7 +144,7 @@ def _page(env: Environment, tuned: dict[str, Any], ours: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             # Variants of an environment share most of their text.
-            f"---\ntitle: {env.id}\nsearch:\n  boost: {4 if _is_first(env) else 2}\n---",
+            f"---\ntitle: {env.id}\nsearch:\n  boost: {4 if env.is_first else 2}\n---",
             f"# {env.id}",
             _film(env),
             _table(env),
@@ -143,15 +153,6 @@ def _page(env: Environment, tuned: dict[str, Any], ours: dict[str, Any]) -> str:
             _solved(env, tuned, ours),
             _reference(env),
         ]
-    )
-
-
-def _is_first(env: Environment) -> bool:
-    return not re.search(r"-v0$|8x8|Slippery|Continuous-v[0-9]$|Hardcore", env.id) or env.id in (
-        "MountainCar-v0",
-        "MountainCarContinuous-v0",
-        "BitFlipping-v0",
-        "ArmReach-v0",
     )
 
 

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from PIL import Image, ImageDraw, ImageSequence
 
+import jaxenvs
 from docs.environment_pages import GALLERY, best_agent
 from jaxenvs.environment import Environment, environment, static
 from jaxenvs.picture_size import compiled_draw
@@ -24,14 +26,7 @@ SECONDS, MOST_SECONDS, MOST_EPISODES = 20, 30, 8  # of a film: as many whole epi
 TILE = 240, 360  # height and width of a picture of the gallery, and in agents.gif
 COLORS = 64
 
-SHOWN = (
-    "LunarLander-v3",
-    "BipedalWalker-v3",
-    "CartPole-v1",
-    "MinAtar/Breakout-v1",
-    "MinAtar/SpaceInvaders-v1",
-    "Taxi-v4",
-)
+SHOWN = ("LunarLander-v3", "CartPole-v1", "MountainCar-v0", "MinAtar/Breakout-v1", "MinAtar/Asterix-v1", "Taxi-v4")
 COLUMNS, BORDER, BAR, FONT_SIZE = 3, 2, 32, 18
 GREY, DARK, WHITE = (110, 118, 129), (36, 41, 47), (255, 255, 255)  # the border can be seen on white and on black
 GIF_FRAMES, GIF_MS = 100, 100
@@ -69,22 +64,33 @@ def record_agent(folder: Path) -> None:
     print(f"wrote {folder.name}/agent.mp4, {(folder / 'agent.mp4').stat().st_size / 1000:.0f} kB", flush=True)
     if best_agent(config["env_id"]) == folder:
         pictures, _ = tiles(folder, episodes=1)
-        write(GALLERY / f"{config['env_id'].rpartition('/')[2]}.png", pictures[len(pictures) * 2 // 3])
+        write(GALLERY / f"{config['env_id'].rpartition('/')[2]}.png", pictures[(len(pictures) - 1) * 2 // 3])
 
 
 def tiles(folder: Path, episodes: int) -> tuple[list[Image.Image], list[int]]:
     """Return pictures of an agent's episodes in the size of a tile, and for how many milliseconds each is shown."""
     config = json.loads((folder / "config.json").read_text())
     model = load_pretrained(config["algorithm"], config["env_id"])
-    env = model.get_env().unwrapped.venv.env_at(0)
-    scale = min(whole / part for whole, part in zip(TILE, env.render_size, strict=True))
-    env = Sized(env, tuple(round(scale * part) for part in env.render_size))
+    env = fitted(model.get_env().unwrapped.venv.env_at(0))
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary, "agent.gif")
         record(model, path, env, episodes, max_steps=MOST_SECONDS * env.render_fps)
         with Image.open(path) as film:
             frames = [(frame.convert("RGB"), frame.info["duration"]) for frame in ImageSequence.Iterator(film)]
     return [framed(picture) for picture, _ in frames], [duration for _, duration in frames]
+
+
+def fitted(env: Environment[Any]) -> Sized:
+    """Return the environment with pictures that fit into a tile."""
+    scale = min(whole / part for whole, part in zip(TILE, env.render_size, strict=True))
+    return Sized(env, tuple(round(scale * part) for part in env.render_size))
+
+
+def draw_start(env_id: str) -> None:
+    """Write the picture of an environment without an agent in the gallery: the start of an episode."""
+    env = fitted(jaxenvs.make(env_id))
+    picture = Image.fromarray(env.render(env.reset(jax.random.key(0))[0]))
+    write(GALLERY / f"{env_id.rpartition('/')[2]}.png", framed(picture))
 
 
 def framed(picture: Image.Image) -> Image.Image:

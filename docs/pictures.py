@@ -26,7 +26,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import jaxenvs
 from docs import films
-from docs.environment_pages import PRETRAINED
+from docs.environment_pages import PRETRAINED, best_agent, environments
 
 FOLDER = Path(__file__).parent / "environments" / "pictures"
 SCALE, GAME_SIZE = 2, 160  # shrunk by so much; side of a game of MinAtar [pixels]
@@ -120,6 +120,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=agents, default=list(agents), metavar="NAME")
     for name in parser.parse_args().only:
         films.record_agent(agents[name])
+    for env in environments():
+        if env.is_first and best_agent(env.id) is None:
+            films.draw_start(env.id)
     films.draw_agents_gif()
     os.environ["SDL_VIDEODRIVER"] = "dummy"
     FOLDER.mkdir(exist_ok=True)
