@@ -26,7 +26,14 @@ SECONDS, MOST_SECONDS, MOST_EPISODES = 20, 30, 8  # of a film: as many whole epi
 TILE = 240, 360  # height and width of a picture of the gallery, and in agents.gif
 COLORS = 64
 
-SHOWN = ("LunarLander-v3", "CartPole-v1", "MountainCar-v0", "MinAtar/Breakout-v1", "MinAtar/Asterix-v1", "Taxi-v4")
+SHOWN = (
+    "LunarLander-v3",
+    "CartPole-v1",
+    "MountainCar-v0",
+    "MinAtar/Breakout-v1",
+    "MinAtar/SpaceInvaders-v1",
+    "Taxi-v4",
+)
 COLUMNS, BORDER, BAR, FONT_SIZE = 3, 2, 32, 18
 GREY, DARK, WHITE = (110, 118, 129), (36, 41, 47), (255, 255, 255)  # the border can be seen on white and on black
 GIF_FRAMES, GIF_MS = 100, 100
