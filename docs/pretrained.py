@@ -49,12 +49,9 @@ AGENTS: dict[str, tuple[str, ...]] = {
     "ppo-MinAtar/Asterix-v1": (),
     "ppo-MinAtar/Breakout-v1": (),
     "ppo-MinAtar/Freeway-v1": (),
-    "ppo-MinAtar/Seaquest-v1": (),
     "ppo-MinAtar/SpaceInvaders-v1": (),
     "ppo-LunarLander-v3": (),
-    "ppo-BipedalWalker-v3": (),
     "ppo-BitFlipping-v0": (),
-    "ppo-ArmReach-v0": (),
 }
 
 

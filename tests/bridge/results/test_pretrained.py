@@ -22,11 +22,9 @@ REACHED = {
     "Taxi-v4": 7.85,  # the best is 7.93, with an error of 0.08 for 1,000 episodes; solved is 8
     "Blackjack-v1": -0.08,
     "BitFlipping-v0": -4,
-    "ArmReach-v0": -12,
     "MinAtar/Asterix-v1": 10,
     "MinAtar/Breakout-v1": 20,
     "MinAtar/Freeway-v1": 40,
-    "MinAtar/Seaquest-v1": 10,
     "MinAtar/SpaceInvaders-v1": 60,
 }
 
