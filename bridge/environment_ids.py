@@ -9,9 +9,10 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Tuple
 
 import jaxenvs
-from jaxenvs import Environment, Spec, UnknownEnvironment
+from jaxenvs import Environment, FlattenObservation, Spec, UnknownEnvironment
 from jaxenvs.registry import import_entry_point
 
 # Keywords of Gymnasium's constructors, by the jaxenvs entry points that have another name for the same parameter.
@@ -33,6 +34,11 @@ def is_jax_id(env_id: str) -> bool:
     in_gymnasium = gymnasium.registry.get(known.id)
     has_own = isinstance(known.entry_point, str) and known.entry_point.startswith("jaxenvs.")
     return not has_own or in_gymnasium is None or _is_same(known, in_gymnasium)
+
+
+def with_arrays(env: Environment[Any]) -> Environment[Any]:
+    """Return an environment whose observations are vectors instead of a Tuple, which no algorithm of SB3 supports."""
+    return FlattenObservation(env) if isinstance(env.observation_space, Tuple) else env
 
 
 def _is_same(known: Spec, in_gymnasium: EnvSpec) -> bool:

@@ -1,12 +1,13 @@
 """A page for each environment of jaxenvs, made of its suite's page, its spec and its settings. docs/hooks.py calls it.
 
-The order is Gymnasium's: a video, the spaces, the task, parameters, how to create and train it, settings that solve it,
+The order is Gymnasium's: a film, the spaces, the task, parameters, how to create and train it, settings that solve it,
 and the reference. The site is built without JAX, so environments are not imported; tests/docs/test_environment_pages.py
 compares the pages with them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from dataclasses import dataclass
@@ -15,7 +16,17 @@ from typing import Any
 
 DOCS = Path(__file__).parent
 TUNED = DOCS.parent / "bridge" / "app" / "tuned.toml"
-VIDEOS = DOCS / "videos.toml"  # settings with which docs/agents.py trained where TUNED has none
+OURS = DOCS / "pretrained.toml"  # settings of pretrained agents where TUNED has none
+PRETRAINED = DOCS / "pretrained"
+GALLERY = DOCS / "environments" / "gallery"  # docs/pictures.py draws it
+BEST = {"CliffWalking-v1": "-13", "Taxi-v4": "7.93"}  # docs/environments/toy-text.md: Taxi's threshold is out of reach
+# Variants that look like another environment, whose film their pages show.
+LOOKS_LIKE = {
+    "CartPole-v0": "CartPole-v1",
+    "CliffWalkingSlippery-v1": "CliffWalking-v1",
+    "LunarLanderContinuous-v3": "LunarLander-v3",
+    "BitFlippingContinuous-v0": "BitFlipping-v0",
+}
 GYMNASIUM = "https://gymnasium.farama.org/environments"
 SUITES = {
     "classic-control": f"{GYMNASIUM}/classic_control/",
@@ -43,6 +54,27 @@ class Environment:
         """Path of the page, which is beside the suite's page, so that links in the section lead to the same places."""
         return f"environments/{self.id.lower().replace('/', '-')}.md"
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it is no variant of another environment."""
+        return not re.search(r"-v0$|8x8|Slippery|Continuous-v[0-9]$|Hardcore", self.id) or self.id in (
+            "MountainCar-v0",
+            "MountainCarContinuous-v0",
+            "BitFlipping-v0",
+            "ArmReach-v0",
+        )
+
+    @property
+    def shown(self) -> str:
+        """Id of the environment whose film the page shows."""
+        return f"{self.id[:-1]}1" if self.suite == "minatar" else LOOKS_LIKE.get(self.id, self.id)
+
+    @property
+    def still(self) -> str:
+        """Path of a picture, from the folder of the suites' pages."""
+        name = f"{self.shown.rpartition('/')[2]}.png"
+        return f"{'gallery' if (GALLERY / name).exists() else 'pictures'}/{name}"
+
 
 def environments() -> list[Environment]:
     """Return the environments, suite by suite, in the order of the tables."""
@@ -62,8 +94,28 @@ def environments() -> list[Environment]:
 
 def pages() -> dict[str, str]:
     """Return the text of each page, by its place in docs/."""
-    settings = _read(TUNED), _read(VIDEOS)
+    settings = _read(TUNED), _read(OURS)
     return {env.page: _page(env, *settings) for env in environments()}
+
+
+def gallery(page: str) -> str:
+    """Return a grid of captioned pictures that link to the pages of environments: all, or those of a suite's page."""
+    lines = []
+    for env in environments():
+        if page in ("environments.md", f"environments/{env.suite}.md") and env.is_first:
+            folder = "environments/" if page == "environments.md" else ""
+            picture = f"![]({folder}{env.still})"
+            lines.append(f"[{picture} {env.id}]({folder}{Path(env.page).name})")
+    return "\n".join(['<div class="gallery" markdown>', "", *lines, "", "</div>"])
+
+
+def best_agent(id: str) -> Path | None:
+    """Return the folder of the pretrained agent with the highest mean return on an environment, if there is one."""
+    scores = {}
+    for path in PRETRAINED.glob("*/score.json"):
+        if json.loads(path.with_name("config.json").read_text())["env_id"] == id:
+            scores[path.parent] = json.loads(path.read_text())["mean"]
+    return max(scores, key=lambda folder: scores[folder], default=None)
 
 
 def _cells(row: str) -> list[str]:
@@ -84,45 +136,43 @@ def _section(text: str, id: str) -> str:
     return max(matching, key=lambda each: len(each[0]), default=("", ""))[1].strip()
 
 
-def _page(env: Environment, tuned: dict[str, Any], videos: dict[str, Any]) -> str:
+def _page(env: Environment, tuned: dict[str, Any], ours: dict[str, Any]) -> str:
     suite = f"{env.suite}.md"
     section = SAME_PAGE.sub(rf"]({suite}\1)", env.section)
-    pictures = re.findall(r"!\[[^]]*\]\([^)]*\)", section)
     text = re.sub(r"^(!\[[^]]*\]\([^)]*\)\s*)+", "", section)
     if env.suite == "minatar":
         text = _minatar(env)
-    video = _video(env) or next(iter(pictures), "")
     return "\n\n".join(
         [
             # Variants of an environment share most of their text.
-            f"---\ntitle: {env.id}\nsearch:\n  boost: {4 if _is_first(env) else 2}\n---",
+            f"---\ntitle: {env.id}\nsearch:\n  boost: {4 if env.is_first else 2}\n---",
             f"# {env.id}",
-            *([video] if video else []),
+            _film(env),
             _table(env),
             f"## Description\n\n{text}",
             _use(env),
-            _solved(env, tuned, videos),
+            _solved(env, tuned, ours),
             _reference(env),
         ]
     )
 
 
-def _is_first(env: Environment) -> bool:
-    return not re.search(r"-v0$|8x8|Slippery|Continuous-v[0-9]$|Hardcore", env.id) or env.id in (
-        "MountainCar-v0",
-        "MountainCarContinuous-v0",
-        "BitFlipping-v0",
-        "ArmReach-v0",
-    )
-
-
-def _video(env: Environment) -> str | None:
-    """Return the video of the environment, or of another version of it."""
-    name = env.id.rpartition("/")[2]
-    for stem in (name, f"{name[:-1]}1"):
-        if (DOCS / "environments" / "films" / f"{stem}.gif").exists():
-            return f"![Video of a trained agent on {env.id}](films/{stem}.gif)"
-    return None
+def _film(env: Environment) -> str:
+    """Return the film of the best agent on the environment, or a picture, above its name."""
+    agent, still = best_agent(env.shown), f"../{env.still}"  # HTML has addresses of the site, whose pages are folders
+    if agent is None:
+        return f'<figure><img src="{still}" alt=""><figcaption>{env.shown}</figcaption></figure>'
+    algorithm, score = agent.name.partition("-")[0].upper(), json.loads((agent / "score.json").read_text())
+    threshold = env.row.get("solved at") if env.shown == env.id else None
+    solved = f", solved at {threshold}" if threshold else ""
+    solved = f", the best policy has {BEST[env.shown]}" if env.shown in BEST else solved
+    caption = f"{env.shown}, an agent of {algorithm}: mean return {score['mean']:.4g}{solved}"
+    film = f"../../{agent.relative_to(DOCS).as_posix()}/agent.mp4"
+    attributes = "autoplay loop muted playsinline controls"
+    return f"""<figure>
+<video src="{film}" poster="{still}" {attributes}></video>
+<figcaption>{caption}</figcaption>
+</figure>"""
 
 
 def _table(env: Environment) -> str:
@@ -142,8 +192,8 @@ def _table(env: Environment) -> str:
         rows["Time limit"] = f"{row['limit']} steps" if row["limit"] else "none"
         if row.get("solved at"):
             rows["Solved at"] = f"a mean return of {row['solved at']}"
-    rows["Create"] = f'`jaxenvs.make("{env.id}")`'
-    return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())])
+    head = f'| Create | `jaxenvs.make("{env.id}")` |'  # a table of Markdown has a head
+    return "\n".join([head, "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
 def _minatar(env: Environment) -> str:
@@ -184,16 +234,19 @@ Python, `record` of `jaxenvs.sb3` [records a video](../videos.md)."""
 
 def _algorithm(env: Environment) -> str:
     """Return an algorithm of the command that can learn the environment."""
+    if (agent := best_agent(env.id)) is not None:
+        return agent.name.partition("-")[0]
     return "sac" if env.id in ("ArmReach-v0", "BitFlippingContinuous-v0") else "ppo"
 
 
-def _solved(env: Environment, tuned: dict[str, Any], videos: dict[str, Any]) -> str:
+def _solved(env: Environment, tuned: dict[str, Any], ours: dict[str, Any]) -> str:
     """Return the settings that are known to work."""
     found = {name: rows[env.id] for name, rows in tuned.items() if env.id in rows}
     origin = "These settings are RL Baselines3 Zoo's. `jaxenvs train` takes them by itself."
     if not found:
-        found = {name: rows[env.id] for name, rows in videos.items() if env.id in rows}
-        origin = "With these settings, `python docs/agents.py` trains the agent of the video."
+        found = {name: rows[env.id] for name, rows in ours.items() if env.id in rows}
+        train = f"jaxenvs train {next(iter(found), '')} {env.id} --hyperparams docs/pretrained.toml"
+        origin = f"These are ours: `{train}` takes them, as for the [pretrained agent](../pretrained.md)."
     if not found:
         text = "No settings are published for it. Start from the algorithm's defaults, and [tune](../tuning.md) them."
         if env.suite == "goals":

@@ -75,6 +75,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     markdown = markdown.replace("<!-- speed -->", _of_readme("<!-- speed: python -m benchmarks.docs -->", "<!-- end"))
     markdown = markdown.replace("<!-- agents -->", pretrained_agents())
+    markdown = markdown.replace("<!-- gallery -->", environment_pages.gallery(uri))
     pieces, end = [], 0
     for block in FENCED.finditer(markdown):
         pieces += [LINK.sub(link, markdown[end : block.start()]), block[0]]

@@ -1,15 +1,19 @@
-"""Draw docs/environments/pictures/: our picture of a state next to the reference's picture, if there is one.
+"""Draw all pictures and films of the documentation, except plots.
 
-    python docs/pictures.py
+    python docs/pictures.py [--only ppo-CartPole-v1 ...]
 
-It needs Pillow, pygame, minatar and seaborn.
+These are the films of the pretrained agents (docs/pretrained/), the pictures of the gallery, docs/agents.gif, and
+docs/environments/pictures/: our picture of a state next to the reference's, if there is one. With --only, the films of
+other agents do not change. It needs Pillow, moviepy, pygame, minatar and seaborn.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import re
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -19,10 +23,13 @@ import minatar.gym
 import numpy as np
 from PIL import Image
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import jaxenvs
+from docs import films
+from docs.environment_pages import PRETRAINED, best_agent, environments
 
 FOLDER = Path(__file__).parent / "environments" / "pictures"
-SCALE, GAP, COLORS = 2, 6, 64  # shrunk by so much, grey pixels in between, colours of the file
+SCALE, GAME_SIZE = 2, 160  # shrunk by so much; side of a game of MinAtar [pixels]
 
 # A state of each, as Gymnasium has it: numbers, in the order in which our states have them too.
 STATES: dict[str, list[float]] = {
@@ -70,9 +77,9 @@ def cards() -> tuple[np.ndarray, np.ndarray]:
     return env.render(dataclasses.replace(state, **seen)), np.asarray(theirs.render())
 
 
-def games() -> np.ndarray:
+def games() -> Image.Image:
     """Return MinAtar's pictures: ours in the first row, and the reference's of the same observations in the second."""
-    pairs = []
+    columns = []
     for name, num_steps in GAMES.items():
         env = jaxenvs.make(f"MinAtar/{name}-v1")
         state, timestep = env.reset(jax.random.key(0))
@@ -82,11 +89,10 @@ def games() -> np.ndarray:
         theirs = minatar.gym.BaseEnv(game=re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(), render_mode="rgb_array")
         theirs.game.state = lambda seen=timestep.observation: np.asarray(seen)
         colors = np.round(255 * theirs.render()).astype(np.uint8)
-        size = 120
-        drawn = np.asarray(env.draw(state, size, size))
-        pairs.append(np.concatenate([drawn, gap(GAP, size), np.kron(colors, np.ones((12, 12, 1), np.uint8))]))
-    height = len(pairs[0])
-    return np.concatenate([part for pair in pairs for part in (pair, gap(height, GAP))][:-1], axis=1)
+        drawn = np.asarray(env.draw(state, GAME_SIZE, GAME_SIZE))
+        columns.append((name, drawn, np.kron(colors, np.ones((GAME_SIZE // 10, GAME_SIZE // 10, 1), np.uint8))))
+    top = films.row([(f"{name}, jaxenvs", ours) for name, ours, _ in columns])
+    return films.column([top, films.row([(f"{name}, MinAtar", theirs) for name, _, theirs in columns])])
 
 
 def alone(id: str, seed: int) -> np.ndarray:
@@ -96,35 +102,37 @@ def alone(id: str, seed: int) -> np.ndarray:
     return np.asarray(env.draw(env.reset(jax.random.key(seed))[0], height // SCALE, width // SCALE))
 
 
-def gap(height: int, width: int) -> np.ndarray:
-    """Return the gap between two pictures."""
-    return np.full((height, width, 3), 200, np.uint8)
-
-
-def write(name: str, picture: np.ndarray) -> None:
-    """Write a picture as a small file."""
-    path = FOLDER / f"{name}.png"
-    Image.fromarray(picture).quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
-    print(f"wrote {path.name}, {path.stat().st_size / 1000:.1f} kB")
-
-
-def side_by_side(name: str, ours: np.ndarray, theirs: np.ndarray) -> None:
-    """Put our picture on the left and the reference's on the right, at the same height."""
+def side_by_side(ours: np.ndarray, theirs: np.ndarray) -> Image.Image:
+    """Return our picture on the left and the reference's on the right, at the same height, each above its name."""
     left, right = (Image.fromarray(picture) for picture in (ours, theirs))
     height = min(left.height, right.height) // SCALE
     shrunk = [
         np.asarray(image.resize((image.width * height // image.height, height), Image.Resampling.BOX))
         for image in (left, right)
     ]
-    write(name, np.concatenate([shrunk[0], gap(height, GAP), shrunk[1]], axis=1))
+    return films.row([("jaxenvs", shrunk[0]), ("Gymnasium", shrunk[1])])
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Draw everything."""
+    agents = {folder.name: folder for folder in sorted(PRETRAINED.iterdir())}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=agents, default=list(agents), metavar="NAME")
+    for name in parser.parse_args().only:
+        films.record_agent(agents[name])
+    for env in environments():
+        if env.is_first and best_agent(env.id) is None:
+            films.draw_start(env.id)
+    films.draw_agents_gif()
     os.environ["SDL_VIDEODRIVER"] = "dummy"
     FOLDER.mkdir(exist_ok=True)
     for id, numbers in STATES.items():
-        side_by_side(id, ours(id, numbers), reference(id, numbers))
-    side_by_side("Blackjack-v1", *cards())
+        films.write(FOLDER / f"{id}.png", side_by_side(ours(id, numbers), reference(id, numbers)))
+    films.write(FOLDER / "Blackjack-v1.png", side_by_side(*cards()))
     for id, seed in ALONE.items():
-        write(id, alone(id, seed))
-    write("MinAtar", games())
+        films.write(FOLDER / f"{id}.png", Image.fromarray(alone(id, seed)))
+    films.write(FOLDER / "MinAtar.png", games())
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 import jaxenvs
 from bridge import make_atari_env, make_vec_env
 from bridge.atari import native_id, native_options
-from bridge.environment_ids import gymnasium_id, is_jax_id, jax_parameters, require_in_gymnasium
+from bridge.environment_ids import gymnasium_id, is_jax_id, jax_parameters, require_in_gymnasium, with_arrays
 from bridge.host_env import envpool
 from bridge.host_env.makers import maker
 from jaxenvs import Environment, TimeLimit, Wrapper
@@ -112,7 +112,7 @@ def _made(target: Any, env_kwargs: dict[str, Any], backend: str) -> Environment[
         return made
     if is_jax_id(target):
         if backend in ("auto", "jax"):
-            return jaxenvs.make(target, **jax_parameters(target, env_kwargs))
+            return with_arrays(jaxenvs.make(target, **jax_parameters(target, env_kwargs)))
         return maker(gymnasium_id(target), env_kwargs)()
     require_in_gymnasium(target)
     return maker(target, env_kwargs)()

@@ -8,7 +8,9 @@ from pathlib import Path
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
+import jaxenvs
 from bridge.algorithms.specs import ALGORITHMS
+from bridge.environment_ids import with_arrays
 from bridge.factory import make_vec_env
 from jaxenvs import arguments
 
@@ -47,7 +49,7 @@ def load_pretrained(algorithm: str, env_id: str, n_envs: int = 1, seed: int | No
         known = ", ".join(" ".join(name) for name in names)
         raise ValueError(f"There is no pretrained agent {algorithm} {env_id}. There are: {known}.")
     folder = names[algorithm, env_id]
-    env: VecEnv = make_vec_env(env_id, n_envs, seed=seed, backend="jax")
+    env: VecEnv = make_vec_env(with_arrays(jaxenvs.make(env_id)), n_envs, seed=seed, backend="jax")
     if (statistics := folder / "vec_normalize.pkl").exists():
         env = VecNormalize.load(str(statistics), env)
         env.training = env.norm_reward = False

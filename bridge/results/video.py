@@ -62,7 +62,7 @@ def record(
     """Record episodes of a model as a GIF or MP4 video, without changing the model or the environments it trains in.
 
     The video has the size of the environment's own picture, and runs in real time. GIFs wider than 400 pixels are
-    reduced, and show every n-th step above 30 steps per second.
+    reduced to 400, and show every n-th step above 30 steps per second.
 
     Args:
       model: any SB3 model.
@@ -264,7 +264,11 @@ def _empty(stack: StackedObservations[Any]) -> None:
 
 
 def _reduced(frame: np.ndarray) -> np.ndarray:
-    return np.asarray(Image.fromarray(frame).reduce(-(-frame.shape[1] // GIF_WIDTH)))
+    height, width = frame.shape[:2]
+    if width <= GIF_WIDTH:
+        return frame
+    size = GIF_WIDTH, round(height * GIF_WIDTH / width)
+    return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BOX))
 
 
 def _titled(frame: np.ndarray, title: str) -> np.ndarray:

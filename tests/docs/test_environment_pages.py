@@ -1,6 +1,8 @@
 """The page of each environment shows its spaces, limit, threshold, a picture and settings, as they are in the code."""
 
 import re
+from os.path import normpath
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from docs import environment_pages
 
 ENVIRONMENTS = {env.id: env for env in environment_pages.environments()}
 PAGES = environment_pages.pages()
+CHECKOUT = Path(__file__).parents[2]
 
 
 def test_each_environment_has_a_page():
@@ -45,12 +48,16 @@ def test_a_page_shows_what_the_environment_has(id):
         assert table["Time limit"] == limit
     threshold = table.get("Solved at", "").removeprefix("a mean return of ")
     assert (float(threshold) if threshold else None) == spec.reward_threshold
-    assert re.search(r"!\[[^]]*\]\((films|pictures)/", page)
+    for path in re.findall(r'(?:src|poster)="([^"]*)"', page):  # pages of the site are folders
+        assert Path(normpath(CHECKOUT / "docs" / "environments" / "page" / path)).exists()
+    (caption,) = re.findall(r"<figcaption>(.*)</figcaption>", page)
+    assert caption.startswith(ENVIRONMENTS[id].shown)
+    assert not re.search(r"^\| +\| +\|", page, re.MULTILINE)  # a table without a head
     assert all(
         heading in page for heading in ("## Description", "| parameter |", "## Settings that solve it", "## Reference")
     )
     zoos = [name for name, rows in TUNED.items() if id in rows]
-    expected = zoos or [name for name, rows in read(environment_pages.VIDEOS).items() if id in rows]
+    expected = zoos or [name for name, rows in read(environment_pages.OURS).items() if id in rows]
     assert re.findall(r"^\[(\w+)\.", page, re.MULTILINE) == expected
 
 
@@ -69,3 +76,13 @@ def test_the_code_of_a_page_runs(id):
     names = {}
     exec(code, names)
     assert names["vec_env"].num_envs == 8
+
+
+def test_the_gallery_has_a_picture_of_each_game_with_its_name():
+    gallery = environment_pages.gallery("environments.md")
+    tiles = re.findall(r"^\[!\[\]\(([^)]+)\) (\S+)\]\(([^)]+)\)$", gallery, re.MULTILINE)
+    assert len(tiles) == 18
+    for picture, id, page in tiles:
+        assert (CHECKOUT / "docs" / picture).exists()
+        assert ENVIRONMENTS[id].page == page
+    assert environment_pages.gallery("environments/minatar.md").count(".png") == 5

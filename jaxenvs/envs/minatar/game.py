@@ -11,12 +11,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.drawing import draw_tiles
+from jaxenvs.drawing import BLACK, draw_tiles
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.transformations import set_or_drop
 
 SIZE = 10  # cells along each side
 NONE, LEFT, UP, RIGHT, DOWN, FIRE = range(6)  # the actions, in the reference's order
+
+# Colors of channels in pictures. The reference's depend on the channel's number, and players are dark on black.
+COLORS = dict.fromkeys(("player", "paddle", "chicken", "cannon", "sub_front"), (255, 255, 255))
+COLORS |= dict.fromkeys(("enemy", "car", "alien", "enemy_fish"), (255, 107, 90))
+COLORS |= dict.fromkeys(("gold", "ball", "friendly_bullet"), (255, 214, 10))
+COLORS |= {"brick": (78, 161, 255), "trail": (132, 132, 140), "sub_back": (178, 190, 205), "enemy_sub": (255, 159, 67)}
+COLORS |= {"alien_left": (255, 140, 66), "alien_right": (200, 132, 255), "enemy_bullet": (255, 120, 200)}
+COLORS |= {"oxygen_gauge": (72, 202, 228), "diver": (72, 220, 120), "diver_gauge": (164, 200, 60)}
+COLORS |= {f"speed {n}": (60, 110 + 28 * n, 255 - 35 * n) for n in range(1, 6)}
 
 
 @struct
@@ -163,7 +172,8 @@ class Game(Environment[State], Generic[State, DrawsType]):
     def draw(self, state: State, height: int, width: int) -> jax.Array:
         # Where channels overlap, the last one is shown, as in the reference's pictures.
         shown = self.observe(state) * jnp.arange(1, len(self.channels) + 1, dtype=jnp.uint8)
-        return draw_tiles(shown.max(axis=-1).astype(jnp.int32), _palette(len(self.channels)), height, width)
+        colors = np.array([BLACK, *(COLORS[name] for name in self.channels)], np.uint8)
+        return draw_tiles(shown.max(axis=-1).astype(jnp.int32), colors, height, width)
 
 
 def uniform(words: jax.Array) -> jax.Array:
@@ -179,19 +189,3 @@ def below(words: jax.Array, bound: Any) -> jax.Array:
       bound: an int or an array, 1 to 256.
     """
     return (((words >> 8) * jnp.asarray(bound, jnp.uint32)) >> 24).astype(jnp.int32)
-
-
-def _palette(channels: int) -> np.ndarray:
-    """Return black and a color for each channel: uint8 (1 + channels, 3).
-
-    The colors lie on Green's cubehelix, like the reference's.
-    Source: Green (2011), "A colour scheme for the display of astronomical intensity images".
-    """
-    light = np.linspace(0, 1, channels + 2)[:-1]
-    angle = 2 * np.pi * (0.5 / 3 - 1.5 * light)
-    amplitude = light * (1 - light) / 2
-    red = -0.14861 * np.cos(angle) + 1.78277 * np.sin(angle)
-    green = -0.29227 * np.cos(angle) - 0.90649 * np.sin(angle)
-    blue = 1.97294 * np.cos(angle)
-    colours = light[:, None] + amplitude[:, None] * np.stack([red, green, blue], axis=1)
-    return np.round(np.clip(colours, 0, 1) * 255).astype(np.uint8)

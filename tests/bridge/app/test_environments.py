@@ -215,3 +215,10 @@ def test_what_is_wrong_with_a_module_is_one_line(env_id, said, own_environment, 
     assert said.replace("{own}", own_environment) in message
     if "missing" in said:
         assert "broken.py, line 2" in message
+
+
+def test_a_tuple_of_observations_becomes_a_vector():
+    """SB3's algorithms reject a Tuple, and the page of Blackjack trains it from the shell."""
+    environment = find("auto", "Blackjack-v1", {})
+    assert environment.observation_space.shape == (32 + 11 + 2,)
+    assert environment.make(2, 0).reset().shape == (2, 45)

@@ -25,7 +25,7 @@ def test_a_film_shows_the_first_episode_of_the_evaluation(run, tmp_path, capsys)
         assert image.n_frames == 1 + -(-round(float(gained)) // 2)
         assert image.info["duration"] == 40
         assert image.info["loop"] == 0
-        assert image.width == 300  # half of what the environment draws
+        assert image.width == 400  # the environment draws 600
 
 
 @pytest.mark.thorough

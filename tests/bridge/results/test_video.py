@@ -39,7 +39,7 @@ def test_the_episodes_are_those_of_evaluate_and_the_model_is_unchanged(model, tm
     with Image.open(tmp_path / "film.gif") as film:
         # The first and the last state of each episode, and every second one between them.
         assert film.n_frames == sum(1 + -(-length // 2) for length in expected.lengths)
-        assert (film.size, film.info["duration"]) == ((300, 200), 40)
+        assert (film.size, film.info["duration"]) == ((400, 267), 40)
 
 
 @pytest.mark.thorough(but=["film.mp4"])
