@@ -59,7 +59,7 @@ def test_the_last_picture_is_of_the_last_state(model, tmp_path):
     while not timestep.done:
         action, _ = model.predict(np.asarray(timestep.observation), deterministic=True)
         state, timestep = env.step(state, jnp.asarray(action))
-    drawn = np.asarray(Image.fromarray(env.render(state)).reduce(2), int)
+    drawn = np.asarray(Image.fromarray(env.render(state)).resize((400, 267), Image.Resampling.BOX), int)
     assert np.abs(shown - drawn).mean() < 0.5
 
 
