@@ -101,9 +101,9 @@ def draw_start(env_id: str) -> None:
 
 
 def framed(picture: Image.Image) -> Image.Image:
-    """Center a picture on a tile in the color of its corner, or in grey if that is black: it would have no edge."""
+    """Center a picture on a tile: in the color of its corner if that is light, else in grey."""
     ground = picture.getpixel((0, 0))
-    tile = Image.new("RGB", TILE[::-1], ground if max(ground) > 40 else DARK)
+    tile = Image.new("RGB", TILE[::-1], ground if min(ground) > 200 else DARK)
     tile.paste(picture, ((TILE[1] - picture.width) // 2, (TILE[0] - picture.height) // 2))
     return tile
 
