@@ -68,11 +68,12 @@ def short(results: dict[str, Any]) -> str:
     """Return what README.md says about speed."""
     stock, on_gymnasium, ours = (row["seconds"] for row in summary.lunar_lander_rows(results))
     machine = results["lunar_lander"]["machine"]
-    steps = results["lunar_lander"]["settings"]["total_timesteps"]
+    steps, seeds = (results["lunar_lander"]["settings"][name] for name in ("total_timesteps", "seeds"))
     plot = (
         f"The plot shows whole trainings with imports and compilation, on {machine['cores']} cores of an "
-        f"{machine['cpu']}. {steps:,} steps take {stock:.0f} s with SB3, and {ours:.0f} s with `jaxenvs.sb3`, whose "
-        f"LunarLander is in JAX. With Gymnasium's LunarLander, `jaxenvs.sb3` takes {on_gymnasium:.0f} s."
+        f"{machine['cpu']}: {steps:,} steps, {seeds} seed{'s' if seeds > 1 else ''}. SB3 takes {stock:.0f} s, and "
+        f"`jaxenvs.sb3` takes {ours:.0f} s, because its LunarLander is in JAX. With Gymnasium's LunarLander, whose "
+        f"Box2D takes most of the time, `jaxenvs.sb3` takes {on_gymnasium:.0f} s."
     )
     return "\n" + "\n\n".join(map(fill, (plot, _median(results), _OTHERS))) + "\n\n"
 

@@ -30,7 +30,8 @@ NOTES = [
     "The sides are one script, benchmarks/peers/train_lunar_lander.py, with other imports. It has RL Baselines3 Zoo's "
     "hyperparameters, and 16 environments.",
     "Stable-Baselines3 makes Gymnasium's environment. jaxenvs.sb3 makes the same environment in JAX from the same id, "
-    "or Gymnasium's with backend='serial'.",
+    "or Gymnasium's with backend='serial'. Both pass render_mode='rgb_array', as SB3 does by default. With "
+    "it, Gymnasium's LunarLander adds a body for each flame to Box2D's world, which takes most of the time.",
     "seconds: of a new process from its start, with imports and compilation, without a cache of compiled functions. "
     "PyTorch has one thread, with which Stable-Baselines3 is faster here.",
     f"return: the mean of the last {WINDOW} training episodes, as SB3's ep_rew_mean. curve: this mean at "
