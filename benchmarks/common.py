@@ -183,7 +183,7 @@ class Report:
           name: the name of the benchmark and of its file.
           settings: the options it was run with.
           notes: what is measured, and how.
-          options: those of `Command`; None: nothing is written.
+          options: what `Command.options` returned; None: nothing is written.
         """
         folder = options and options.output
         self._path: Path | None = folder and folder / f"{name}.json"

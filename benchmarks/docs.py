@@ -95,7 +95,8 @@ def _median(results: dict[str, Any]) -> str:
     return (
         f"We changed only the import in {len(cells)} scripts. On {table['machine']['cores']} CPU cores they became "
         f"{every}x faster in the median: {mlp}x with MLP policies, up to {max(times['']):.0f}x with a small network on "
-        f"JAX environments, and {cnn}x with CNNs, where PyTorch still runs the convolutions."
+        f"JAX environments, and {cnn}x with CNNs, where PyTorch still runs the convolutions. "
+        f"{summary.earlier(table)}"
     )
 
 

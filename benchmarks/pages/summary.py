@@ -136,7 +136,8 @@ def _where(results: dict[str, Any]) -> str:
     machine = results["training"]["machine"]
     gpu = results["gpu"]["machine"]["gpu"]
     where = (
-        f"All figures are medians, measured on {machine['cores']} cores of an {machine['cpu']} without an accelerator."
+        f"Unless a section names another machine, figures are medians, measured on {machine['cores']} cores of an "
+        f"{machine['cpu']} without an accelerator."
     )
     other = (
         f"[Some figures](benchmarks/tables.md#on-a-gpu) were measured on a GPU too ({gpu}), and [others](gpu.md) show "
@@ -146,7 +147,12 @@ def _where(results: dict[str, Any]) -> str:
         "[All tables](benchmarks/tables.md) has versions, commands, and how each figure was measured. `python -m "
         "benchmarks.docs` writes this page from `benchmarks/results/`, and `make bench` measures again."
     )
-    return fill(f"{where} {other} {how}")
+    return fill(f"{where} {earlier(results['never_slower'])} {other} {how}")
+
+
+def earlier(record: dict[str, Any]) -> str:
+    """Return a sentence if a record does not say which state of the product it measured."""
+    return "" if "product" in record else "These figures are from an earlier version of jaxenvs."
 
 
 def _learnt_less(results: dict[str, Any]) -> str:

@@ -14,11 +14,11 @@ TAU, GRAVITY, FORCE, MASS, POLE_MASS, LENGTH = 0.02, 9.8, 10.0, 1.1, 0.1, 0.5
 
 
 class TorchCartPole(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """CartPole whose `reset` and `step` take and return tensors, and that draws what Gymnasium's does.
+    """CartPole whose `reset` and `step` take and return tensors, and that draws the same numbers as Gymnasium's.
 
     Args:
       mode: with SAME_STEP, infos have `final_obs`; otherwise `reset` reads `reset_mask`.
-      tells: whether infos have the position of each cart, and how many steps there were.
+      with_infos: whether infos have the position of each cart, and how many steps there were.
     """
 
     def __init__(
@@ -26,11 +26,17 @@ class TorchCartPole(gymnasium.vector.VectorEnv[Any, Any, Any]):
         num_envs: int,
         mode: Any = AutoresetMode.SAME_STEP,
         max_episode_steps: int = 500,
-        tells: bool = False,
+        with_infos: bool = False,
         device: str = "cpu",
     ) -> None:
         spaces = CartPoleVectorEnv(1)
-        self.num_envs, self.mode, self.limit, self.tells, self.device = num_envs, mode, max_episode_steps, tells, device
+        self.num_envs, self.mode, self.limit, self.with_infos, self.device = (
+            num_envs,
+            mode,
+            max_episode_steps,
+            with_infos,
+            device,
+        )
         self.metadata = {"autoreset_mode": mode}
         self.single_observation_space = spaces.single_observation_space
         self.single_action_space = spaces.single_action_space
@@ -63,10 +69,12 @@ class TorchCartPole(gymnasium.vector.VectorEnv[Any, Any, Any]):
         limits = 2.4, 12 * 2 * torch.pi / 360
         terminated = (self.state[0].abs() > limits[0]) | (self.state[2].abs() > limits[1])
         truncated = self.count >= self.limit
-        info: dict[str, Any] = {"x": self.state[0], "scene": {"count": self.count}, "version": 1} if self.tells else {}
+        info: dict[str, Any] = (
+            {"x": self.state[0], "scene": {"count": self.count}, "version": 1} if self.with_infos else {}
+        )
         if self.mode is AutoresetMode.SAME_STEP:
             ended = terminated | truncated
-            final_info = {"x": self.state[0].clone()} if self.tells else {}
+            final_info = {"x": self.state[0].clone()} if self.with_infos else {}
             info |= {"final_obs": self._observe().clone(), "final_info": final_info}
             self._begin(ended)
         actions.zero_()  # they are the environment's

@@ -1,11 +1,6 @@
 """Models whose environments are divided over devices: the results are the same as on one device."""
 
 import functools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,23 +8,13 @@ import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from tests.bridge.algorithms.cases import assert_equal, state_of
-
-ROOT = Path(__file__).parent.parent.parent.parent
+from tests.on_cpu_devices import results_of
 
 
 @functools.cache
 def on_devices(*names):
     """Return the results of models on four devices, from a process that has four."""
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.bridge.engine.on_devices", *names],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return results_of("tests.bridge.engine.on_devices", *names, num_devices=4)
 
 
 FIRST = ("whole batches: A2C", "refusals")

@@ -1,10 +1,6 @@
 """Where compiled functions run: the rule, and that they run there."""
 
 import functools
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +19,7 @@ from bridge.vec_env.placement import Work, of_environments
 from jaxenvs import VectorEnv, make, make_vec
 from tests.bridge.algorithms.cases import assert_equal, state_of
 from tests.environments import Counter
+from tests.on_cpu_devices import results_of
 
 
 class UserCartPole(CartPoleEnv):
@@ -39,16 +36,7 @@ GPU = SimpleNamespace(platform="gpu", id=0)
 @functools.cache
 def beside_an_accelerator():
     """What models have where, in a process in which one of two devices plays an accelerator."""
-    flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.bridge.placement.on_accelerator"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return results_of("tests.bridge.placement.on_accelerator", num_devices=2)
 
 
 # --- The rule ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def test_steps_and_resets_are_gymnasiums(mode):
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_arrays_and_infos_stay_what_they_were(mode):
     """The environment has its observations always in the same memory, and writes into actions."""
-    venv = GymVecEnv(TorchCartPole(2, mode, 3, tells=True))
+    venv = GymVecEnv(TorchCartPole(2, mode, 3, with_infos=True))
     first = venv.reset()
     actions = np.ones(2, int)
     steps = [venv.step(actions) for _ in range(4)]
@@ -84,7 +84,7 @@ def test_the_former_name_of_last_observations_is_known():
             *step, info = super().step(actions)
             return *step, {"final_observation": info.pop("final_obs"), "_final_observation": torch.ones(2) == 1, **info}
 
-    venv = GymVecEnv(Former(2, max_episode_steps=1, tells=True))
+    venv = GymVecEnv(Former(2, max_episode_steps=1, with_infos=True))
     venv.reset()
     infos = venv.step(np.zeros(2, int))[3]
     assert [np.float32(info["x"]) for info in infos] == [info["terminal_observation"][0] for info in infos]
