@@ -89,7 +89,7 @@ def run(script, monkeypatch, flags):
         monkeypatch.delenv("XLA_FLAGS")
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines(), result.stderr.count("said jaxlib")
+    return result.stdout.splitlines(), result.stderr.count("said Your jaxlib")
 
 
 @pytest.mark.thorough
