@@ -43,7 +43,7 @@ if __name__ == "__main__":
     env = make_vec_env(Thermostat, n_envs=8, seed=0)
     model = PPO("MlpPolicy", env, n_steps=64, batch_size=128, gamma=0.97, learning_rate=1e-3, seed=1)
     before, _ = evaluate_policy(model, env, n_eval_episodes=16)
-    model.learn(60_000)
+    model.learn(100_000)
     after, _ = evaluate_policy(model, env, n_eval_episodes=16)
     print(f"Return of an episode of 100 steps: {before:.0f}, and after training {after:.0f}.")
     assert after > -60
