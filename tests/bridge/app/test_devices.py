@@ -48,7 +48,7 @@ def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tm
     train_and_interrupt(train, out := tmp_path / "interrupted")
     assert "Interrupted after 64 steps" in capsys.readouterr().out
     cli.main(["train", "--resume", str(out), "--devices", "1"])
-    assert "from 64 on, seed 0, over 1 device, into" in capsys.readouterr().out
+    assert "from 64 on, seed 0, over 1 device" in capsys.readouterr().out
     assert same(weights(out), weights(whole))
 
 

@@ -187,7 +187,8 @@ def test_a_schedule_that_reads_what_its_model_counts_is_not_asked_ahead(name):
         model.lr_schedule = schedule_of(model)
         model.learn(48, callback)
         weights.append(vector(model.policy))
-    np.testing.assert_array_equal(*weights)
+    # To rounding: on some processors, the last digit of a network of this size depends on the function that it is in.
+    np.testing.assert_allclose(*weights, rtol=1e-5, atol=1e-7)
 
 
 def test_a_schedule_that_refers_to_its_model_keeps_no_model_alive():
