@@ -50,7 +50,7 @@ NOTES = [
     f"An off-policy iteration counts as {cells.OFF_POLICY_ITERATION} steps over all environments "
     f"({cells.OFF_POLICY_IMAGES_ITERATION} with pictures) and their updates.",
     "Each side is one process from start to end, without JAX's persistent cache. The two sides take turns: each "
-    "continues its own training, and one waits while the other runs. Figures are from the median run. at_worst "
+    "continues its own training, and one waits while the other runs. Figures are from the median run. At worst "
     "compares our slowest run with the fastest run of stock SB3.",
     "MlpPolicy: each side runs with PyTorch's default number of threads and with one. The faster run counts. Scripts "
     "with callbacks, learn(1), dicts or HerReplayBuffer run with one thread, and at least "

@@ -75,7 +75,7 @@ NOTES = [
     "setting does not name. The numbers of environment steps, epochs and minibatches are the same. Advantages are "
     "normalized in each minibatch.",
     "Sides take turns after a warm-up, and each continues its own training. Figures are from the median run.",
-    "compile_seconds are not part of the other figures. For rejax and PureJaxRL-style, they cover both compiled "
+    "Compile seconds are not part of the other figures. For rejax and PureJaxRL-style, they cover both compiled "
     "functions (start, training). For jaxenvs.learn, they cover its only one. For bridge.PPO and SBX, they are the "
     "first iteration minus the second.",
     "rejax and PureJaxRL-style train in one compiled function. They run with JAX's default compiler options, as "

@@ -139,7 +139,7 @@ def _section(text: str, id: str) -> str:
 def _page(env: Environment, tuned: dict[str, Any], ours: dict[str, Any]) -> str:
     suite = f"{env.suite}.md"
     section = SAME_PAGE.sub(rf"]({suite}\1)", env.section)
-    text = re.sub(r"^(!\[[^]]*\]\([^)]*\)\s*)+", "", section)
+    text = re.sub(r"^!\[[^]]*\]\([^)]*\)\s*", "", section, flags=re.MULTILINE)  # pictures of parity
     if env.suite == "minatar":
         text = _minatar(env)
     return "\n\n".join(
@@ -163,10 +163,10 @@ def _film(env: Environment) -> str:
     if agent is None:
         return f'<figure><img src="{still}" alt=""><figcaption>{env.shown}</figcaption></figure>'
     algorithm, score = agent.name.partition("-")[0].upper(), json.loads((agent / "score.json").read_text())
-    threshold = env.row.get("solved at") if env.shown == env.id else None
-    solved = f", solved at {threshold}" if threshold else ""
-    solved = f", the best policy has {BEST[env.shown]}" if env.shown in BEST else solved
-    caption = f"{env.shown}, an agent of {algorithm}: mean return {score['mean']:.4g}{solved}"
+    solved = f", solved at {env.row['solved at']}" if env.row.get("solved at") else ""
+    solved = f", the best policy has {BEST[env.id]}" if env.id in BEST else solved
+    name, solved = (env.id, solved) if env.shown == env.id else (f"Film of {env.shown}", "")
+    caption = f"{name}, an agent of {algorithm}: mean return {score['mean']:.4g}{solved}"
     film = f"../../{agent.relative_to(DOCS).as_posix()}/agent.mp4"
     attributes = "autoplay loop muted playsinline controls"
     return f"""<figure>
@@ -282,7 +282,9 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _reference(env: Environment) -> str:
+    rules = f"The [original]({SUITES[env.suite]}) has the same rules"
+    rules = "It has no original" if env.id == "ArmReach-v0" else rules
     return f"""## Reference and parity
 
-The [original]({SUITES[env.suite]}) has the same rules: [parity, pictures and the other environments of the
-suite]({env.suite}.md). The [reference](../reference/environments.md) documents the class and its parameters."""
+{rules}: [parity, pictures and the other environments of the suite]({env.suite}.md). The
+[reference](../reference/environments.md) documents the class and its parameters."""

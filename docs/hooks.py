@@ -30,6 +30,7 @@ SEARCH |= {start: {"boost": 0.5} for start in LATER} | {start: {"boost": 2} for 
 LANGUAGES = {".py": "python", ".c": "c"}
 FENCED = re.compile(r"^(````?)\w[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
+SHORT = re.compile(r"<code>(?=[^<>\s]{1,28}</code>)")
 # Of a page, where a line begins with it: no heading, list, picture, code or name of a file.
 FIRST_SENTENCE = re.compile(r"^(?:[A-Z]|`(?=\w[^/`]*`)).+?(?=[.:]\s|\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -83,6 +84,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return "".join([*pieces, LINK.sub(link, markdown[end:])])
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Keep short code on one line, as browsers split at hyphens, and title overviews as their headings do."""
+    if page.title == "Overview":
+        page.meta["title"] = page.toc.items[0].title
+    return SHORT.sub('<code class="short">', html)
+
+
 def llms_txt(config: MkDocsConfig, files: Files) -> str:
     """Return a page for language models, as llmstxt.org describes it: README.md's snippets, and a list of all pages."""
     text = f"# {config.site_name}\n\n> {config.site_description}\n\n{_of_readme('## Install', '## Documentation')}"
@@ -117,12 +125,15 @@ def _plain(text: str) -> str:
 
 def pretrained_agents() -> str:
     """Return a table of the pretrained agents, with a video of each."""
-    rows = ["| algorithm | environment | steps | seed | return of 1,000 episodes | video |", "| --- " * 6 + "|"]
+    stills = {env.id: env.still for env in environment_pages.environments()}
+    rows = ["| environment | video | algorithm | return of 1,000 episodes | steps | seed |", "| --- " * 6 + "|"]
     for path in sorted((CHECKOUT / "docs" / "pretrained").glob("*/config.json")):
         config, score = (json.loads(path.with_name(name).read_text()) for name in ("config.json", "score.json"))
-        video = f'<video src="{path.parent.name}/agent.mp4" controls muted loop width="180"></video>'
+        id, poster = config["env_id"], f"../environments/{stills[config['env_id']]}"
+        attributes = "autoplay loop muted playsinline"
+        video = f'<video src="{path.parent.name}/agent.mp4" poster="{poster}" width="160" {attributes}></video>'
         steps, result = f"{config['total_timesteps']:,}", f"{score['mean']} ± {score['std']}"
-        rows.append(f"| {config['algorithm']} | {config['env_id']} | {steps} | {config['seed']} | {result} | {video} |")
+        rows.append(f"| {id} | {video} | {config['algorithm']} | {result} | {steps} | {config['seed']} |")
     return "\n".join(rows)
 
 
@@ -161,7 +172,9 @@ def examples() -> dict[str, str]:
     for title, pages in (("Notebooks", notebooks), ("Scripts", scripts)):
         lines = (f"* [{names[page]}]({posixpath.relpath(page, 'examples')}): {about[page]}" for page in pages)
         index += f"\n\n## {title}\n\n" + "\n".join(lines)
-    return {"examples/index.md": f"{index}\n"} | {page: f"# {names[page]}\n{body}" for page, body in bodies.items()}
+    wide = dict.fromkeys(scripts, "---\nhide: [toc]\n---\n\n")
+    texts = {page: f"{wide.get(page, '')}# {names[page]}\n{body}" for page, body in bodies.items()}
+    return {"examples/index.md": f"{index}\n"} | texts
 
 
 def _title(path: str) -> str:
@@ -196,7 +209,8 @@ def _example(path: Path) -> str:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             text = re.sub("^# .*", "", text)  # the page has it already
-            parts.append(re.sub(r"\]\((\w+)\.ipynb\)", r"](\1.md)", text))  # another notebook
+            text = re.sub(r"\]\((\w+)\.ipynb\)", r"](\1.md)", text)  # another notebook
+            parts.append(text.replace("](../../docs/", "](../../"))
         else:
             parts += [_fenced(text), *(shown for output in cell["outputs"] if (shown := _shown(output)))]
     return f"\n[The notebook]({path.name}), `{name}`:\n\n" + "\n\n".join(parts)
@@ -213,22 +227,22 @@ def _shown(output: dict) -> str:
 
 
 def _fenced(text: str, language: str = "python") -> str:
-    return f"````{language}\n{text.strip()}\n````\n"
+    text = text.strip("\n")
+    return f"````{language}\n{text}\n````\n"
 
 
 def _with_folders(nav: list, pages: list[str]) -> list:
-    """Replace entries that end with / by the pages of the folder, with its index first."""
+    """Replace entries that end with / by the pages of the folder, except its index."""
     found = []
     for entry in nav:
         if isinstance(entry, str):
             inside = [env.page for env in environment_pages.environments() if f"environments/{env.suite}.md" == entry]
-            found.append({_title(f"docs/{entry}"): [entry, *inside]} if inside else entry)
+            found.append({_title(f"docs/{entry}"): [{"Overview": entry}, *inside]} if inside else entry)
             continue
         ((title, value),) = entry.items()
         if isinstance(value, list):
             value = _with_folders(value, pages)
         elif value.endswith("/"):
-            inside = [page for page in pages if page.startswith(value)]
-            value = sorted(inside, key=lambda page: (page != f"{value}index.md", page))
+            value = [page for page in pages if posixpath.dirname(page) == value[:-1] and not page.endswith("index.md")]
         found.append({title: value})
     return found

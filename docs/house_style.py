@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from griffe import (
@@ -48,7 +49,7 @@ class HouseStyle(Extension):
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         if obj.docstring is not None:  # which is shown on a page in docs/reference/
-            obj.docstring.value = PAGE.sub(r"[\g<0>](../\1)", obj.docstring.value)
+            obj.docstring.value = PAGE.sub(titled_link, obj.docstring.value)
 
     def on_function(self, *, func: Function, **kwargs: Any) -> None:
         for parameter in func.parameters:
@@ -74,6 +75,12 @@ class HouseStyle(Extension):
             for member in cls.members.values():
                 if isinstance(member, Attribute) and path(member.value) == STATIC:
                     member.value = default(member.value)
+
+
+def titled_link(page: re.Match[str]) -> str:
+    """Return a link to a page of docs/, from a page in docs/reference/, with the page's heading as its text."""
+    heading = re.search("^# (.+)$", (Path(__file__).parent / page[1]).read_text(), re.MULTILINE)
+    return f"[{heading[1]}](../{page[1]})"
 
 
 def classes(module: Module) -> Iterator[Class]:
@@ -135,7 +142,7 @@ def expand(init: Function, stock: str) -> None:
     init.parameters.add(engine)
     library = stock.partition(".")[0].replace("_", "-")
     lines = [f"{name}: {texts[name]}" for name in (each.name for each in init.parameters) if name in texts]
-    first = f"Create a {stock.rpartition('.')[2]} model, with the defaults of {library} {version(library)}."
+    first = f"Create a model of {stock.rpartition('.')[2]}, with the defaults of {library} {version(library)}."
     init.docstring = Docstring("\n  ".join([f"{first}\n\nArgs:", *lines]), parent=init, parser="google")
 
 

@@ -86,7 +86,7 @@ def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> Non
 
 def section(library: str, found: list[dict[str, str]]) -> str:
     passed = sum(row["result"] == "passes" for row in found)
-    text = f"## {library} {importlib.metadata.version(library)}\n\n{passed} of {len(found)} pass.\n\n"
+    text = f"### {library} {importlib.metadata.version(library)}\n\n{passed} of {len(found)} pass.\n\n"
     text += "| id | `check_env` | observation and action space, or the reason |\n|---|---|---|\n"
     for row in found:
         why = " ".join(row["why"].split()).replace("|", "/")

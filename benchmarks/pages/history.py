@@ -29,7 +29,8 @@ def page() -> str:
         now = _FIGURES[name](record["tables"])
         if any(figures.get(what) != value for what, value in now.items()):
             figures |= now
-            rows.append({"date": time[:10], "commit": commit, "machine": record["machine"]["cpu"], **figures})
+            machine = record["machine"]["cpu"].replace("(R)", "").removesuffix(" Processor")
+            rows.append({"date": time[:10], "commit": commit, "machine": machine, **figures})
     columns = dict.fromkeys(column for row in reversed(rows) for column in row)
     table = markdown([{column: row.get(column) for column in columns} for row in reversed(rows)])
     return f"# History of the benchmarks\n\n{fill(TEXT)}\n\n{table}\n"
@@ -39,7 +40,7 @@ def _records() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """Return the commits that changed a record: their hash, their time, and the record's name and content."""
     for name in NAMES:
         path = f"benchmarks/results/{name}.json"
-        for line in _git("log", "--format=%h %cI", "--", path).splitlines():
+        for line in _git("log", "--abbrev=7", "--format=%h %cI", "--", path).splitlines():
             commit, time = line.split()
             yield commit, time, name, json.loads(_git("show", f"{commit}:{path}"))
 

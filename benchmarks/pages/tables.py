@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from benchmarks.common import markdown
@@ -29,7 +30,7 @@ ABOUT = {
 
 
 # Columns that the results name otherwise.
-COLUMNS = {"num_envs": "environments", "bar": "target", "cell": "script"}
+COLUMNS = {"num_envs": "environments", "bar": "target", "cell": "script", "cells": "scripts"}
 
 
 def page(results: dict[str, Any]) -> str:
@@ -53,7 +54,10 @@ runs."""
             for table, rows in results[name]["tables"].items():
                 columns = dict.fromkeys(column for row in rows for column in row if column not in ("met", "curve"))
                 parts.extend([fill(ABOUT[table])] if table in ABOUT else [])
-                parts.append(markdown([_renamed({column: row.get(column) for column in columns}) for row in rows]))
+                memory = [column for column in columns if table == "cells" and "MB" in column]
+                for some in ([column for column in columns if column not in memory], memory and ["cell", *memory]):
+                    lines = [_renamed({column: row.get(column) for column in some}) for row in rows]
+                    parts.extend([markdown(lines)] if some else [])
     bars = [bar for result in results.values() for bar in result["bars"]]
     missed = [bar for bar in bars if not bar["met"]]
     set_itself = f"The project set itself {len(bars)} targets for these figures. It missed {len(missed)}:"
@@ -68,7 +72,13 @@ def _renamed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items() if value and name != "quick")
+    words = []
+    for name, value in settings.items():
+        if value and name != "quick":
+            name = COLUMNS.get(name, name).replace("_", " ")
+            text = re.sub(r"[][()]", "", str(value)).replace("|", " or ")
+            words.append(f"{text} {name}" if isinstance(value, int) else f"{name} {text}")
+    return ", ".join(words)
 
 
 def _about(name: str, result: dict[str, Any]) -> str:

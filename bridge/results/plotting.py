@@ -49,12 +49,10 @@ def plot_results(
 
     Args:
       dirs: a training, a list of trainings that differ only in their seed, or a dict from names to either, with a curve
-        for each name. A training is
-        * a folder with files of SB3's Monitor or VecMonitor, as `load_results` reads them, or one that `jaxenvs train`
-          wrote;
-        * metrics of `learn.train`, (num_rows,), or of `learn.sweep`, (num_seeds, num_rows). The curve shows their
-          `iteration_episode_return`;
-        * an object with such `metrics`: a `learn.Result`, or a model of `train_seeds`.
+        for each name. A training is a folder with files of SB3's Monitor or VecMonitor, as `load_results` reads them,
+        or one that `jaxenvs train` wrote; metrics of `learn.train`, (num_rows,), or of `learn.sweep`, (num_seeds,
+        num_rows), of which the curve shows `iteration_episode_return`; or an object with such `metrics`: a
+        `learn.Result`, or a model of `train_seeds`.
       num_timesteps: leave out what came after this number of steps.
       x_axis: "timesteps"; "episodes"; or, for monitor files, "walltime_hrs".
       task_name: the title.
