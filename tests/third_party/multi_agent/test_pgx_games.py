@@ -102,7 +102,7 @@ def test_a_few_games_are_those_of_pgx(name):
     assert_same_games(name, 32)
 
 
-@pytest.mark.thorough
+@pytest.mark.third_party
 @pytest.mark.parametrize("name", NAMES)
 def test_a_thousand_games_are_those_of_pgx(name):
     assert_same_games(name, 1000)
