@@ -69,7 +69,7 @@ def sac(batch_size=256, in_jax=True):
 A2C = Work(False, True, 16 * (mlp(64) + mlp(64, num_out=1)), 1 / 5)
 ROWS = {
     "PPO 64-64, 8 JAX environments x 256": ppo(64, 8, 256),
-    "1,024 x 16": ppo(64, 1024, 16),
+    "the same, 1,024 x 16": ppo(64, 1024, 16),
     "PPO 1024-1024, likewise": ppo(1024, 8, 256, in_jax=False),
     "PPO 64-64, 8 Gymnasium environments x 256": ppo(64, 8, 256, in_jax=False),
     "PPO 256-256, likewise": ppo(256, 8, 256, in_jax=False),
