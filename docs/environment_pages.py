@@ -56,7 +56,7 @@ class Environment:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is no variant of another environment."""
+        """True unless it is a variant of another environment."""
         return not re.search(r"-v0$|8x8|Slippery|Continuous-v[0-9]$|Hardcore", self.id) or self.id in (
             "MountainCar-v0",
             "MountainCarContinuous-v0",

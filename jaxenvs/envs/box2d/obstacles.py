@@ -29,7 +29,7 @@ def boxes(terrain: Terrain) -> jax.Array:
     up = y + jnp.select([is_stump, is_stairs], [(1 + size) * STEP, number * rise * STEP], 0)
     down = jnp.select([is_stump, is_stairs], [y, y + (number * rise - 1) * STEP], y - DEPTH * STEP)
     x = jnp.asarray(_X)
-    start, end = (jnp.minimum(each, x.size - 1) for each in (start, end))  # of rows without a box, beyond the terrain
+    start, end = (jnp.minimum(each, x.size - 1) for each in (start, end))  # too large in rows without a box
     found = jnp.stack([x[start], down, x[end], up], axis=1).astype(jnp.float32)
     nowhere = np.array([NOWHERE, 0, NOWHERE + 1, 1], np.float32)
     return jnp.where(is_there[:, None], found, nowhere)
