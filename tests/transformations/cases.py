@@ -154,8 +154,11 @@ TRACED = {
 # --- What only a run shows --------------------------------------------------------------------------------------------
 
 
-def run_checkify(function: Any, errors: Any = checkify.all_checks) -> Any:
-    error, result = jax.jit(checkify.checkify(function, errors=errors))(key())
+def run_checkify(function: Any) -> Any:
+    # Without checks for NaN: metrics of episodes are NaN before the first episode has ended, and physics would compile for
+    # minutes. `debug_nans` looks for them.
+    checks = checkify.index_checks | checkify.div_checks
+    error, result = jax.jit(checkify.checkify(function, errors=checks))(key())
     error.throw()
     return result
 
@@ -193,8 +196,6 @@ RUN = {
     "x64": run_in_x64,
     "remat": run_remat,
 }
-# Metrics of episodes are NaN before the first episode has ended.
-RUN_TRAINING = RUN | {"checkify": functools.partial(run_checkify, errors=checkify.index_checks | checkify.div_checks)}
 
 
 def is_finite(tree: Any) -> bool:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 OF_EACH_KIND = ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "MinAtar/Breakout-v1")
 WITH_PHYSICS = (*OF_EACH_KIND, "LunarLander-v3")
 # Those that differ from another id only in a limit, a map or the set of actions.
-VARIANTS = {"CartPole-v0", "FrozenLake8x8-v1", "BipedalWalker-v3"}
+VARIANTS = {"CartPole-v0", "FrozenLake8x8-v1", "LunarLanderContinuous-v3", "BipedalWalker-v3"}
 VARIANTS |= {id for id in cases.IDS if id.startswith("MinAtar/") and id.endswith("-v0")}
 DISTINCT = [id for id in cases.IDS if id not in VARIANTS]
 TRAININGS = tuple(cases.trainings())
@@ -89,7 +89,7 @@ def test_environment_runs(id, setting):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "setting"), RUN_TRAININGS)
 def test_training_runs(name, setting):
-    jax.block_until_ready(cases.RUN_TRAINING[setting](cases.metrics_of(name)))
+    jax.block_until_ready(cases.RUN[setting](cases.metrics_of(name)))
 
 
 @pytest.mark.thorough
