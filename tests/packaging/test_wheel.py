@@ -19,6 +19,7 @@ COMMANDS = re.findall(r"^jaxenvs .*", README.partition("```sh\n")[2].partition("
 # Of these the ones that are there, with the newest of everything; without PyTorch, which would come with CUDA.
 OTHER_PYTHONS = ("python3.12", "python3.13", "python3.14")
 
+
 def test_the_wheel_holds_the_two_packages_and_nothing_else(dist):
     (wheel,) = dist.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
