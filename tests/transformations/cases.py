@@ -155,7 +155,7 @@ TRACED = {
 
 
 def run_checkify(function: Any) -> Any:
-    # Not for NaN: metrics of episodes are NaN before the first episode has ended, and physics would compile for minutes.
+    # Not for NaN: metrics of episodes are NaN until the first episode has ended, and physics would compile for minutes.
     # `debug_nans` looks for it.
     checks = checkify.index_checks | checkify.div_checks
     error, result = jax.jit(checkify.checkify(function, errors=checks))(key())
