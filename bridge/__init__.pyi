@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from bridge.algorithms.a2c import A2C as A2C
 from bridge.algorithms.dqn import DQN as DQN
 from bridge.algorithms.ppo import PPO as PPO
+from bridge.algorithms.pqn import PQN as PQN
 from bridge.algorithms.sac import SAC as SAC
 from bridge.algorithms.td3 import DDPG as DDPG
 from bridge.algorithms.td3 import TD3 as TD3
@@ -47,6 +48,7 @@ from jaxenvs.compilation.cache import configure as configure
 if TYPE_CHECKING:  # need sb3-contrib, and so are not in __all__
     from bridge.algorithms.crossq import CrossQ as CrossQ
     from bridge.algorithms.maskable_ppo import MaskablePPO as MaskablePPO
+    from bridge.algorithms.maskable_recurrent_ppo import MaskableRecurrentPPO as MaskableRecurrentPPO
     from bridge.algorithms.qrdqn import QRDQN as QRDQN
     from bridge.algorithms.recurrent_ppo import RecurrentPPO as RecurrentPPO
     from bridge.algorithms.tqc import TQC as TQC

@@ -19,11 +19,17 @@ def contrib_class(module: str, name: str) -> Any:
     return getattr(sys.modules.get(f"sb3_contrib.{module}"), name, Absent)
 
 
+def maskable_recurrent_policy() -> Any:
+    """Return the class of MaskableRecurrentPPO's policies if its module was imported; else Absent."""
+    module = sys.modules.get("bridge.stock.pytorch_maskable_recurrent_ppo")
+    return getattr(module, "MaskableRecurrentActorCriticPolicy", Absent)
+
+
 def is_maskable(policy: object) -> bool:
-    """Return whether a policy is one of MaskablePPO's."""
-    return isinstance(policy, contrib_class(*MASKABLE_POLICY))
+    """Return whether a policy takes masks of legal actions, as MaskablePPO's and MaskableRecurrentPPO's do."""
+    return isinstance(policy, (contrib_class(*MASKABLE_POLICY), maskable_recurrent_policy()))
 
 
 def is_recurrent(policy: object) -> bool:
-    """Return whether a policy is one of RecurrentPPO's."""
+    """Return whether a policy is recurrent, as RecurrentPPO's and MaskableRecurrentPPO's are."""
     return isinstance(policy, contrib_class(*RECURRENT_POLICY))

@@ -42,6 +42,7 @@ FLOORS = [
         "bridge.environment_ids",
         "bridge.libraries",
         "bridge.originals",
+        "bridge.stock",
     ],
     ["bridge.vec_env", "bridge.translate"],
     ["bridge.replay"],

@@ -17,23 +17,10 @@ from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 
-@compiled
-class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
-    """PPO that never takes illegal actions: `sb3_contrib.MaskablePPO`, compiled, with the same arguments and `engine`.
-
-    Use it for Discrete, MultiDiscrete and MultiBinary actions when the environment reports which actions are legal in a
-    state, as board games do.
-    """
+class CompiledMaskablePPO(CompiledPPO):
+    """Base class of the compiled MaskablePPO and MaskableRecurrentPPO."""
 
     MASKS: ClassVar[bool] = True
-    ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
-    _algorithm: ClassVar[type[learn.PPO]] = learn.MaskablePPO
-
-    @constructor_like(sb3_contrib.MaskablePPO)
-    def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[MaskablePPOArguments]
-    ) -> None:
-        super().__init__(policy, env, *args, engine=engine, **kwargs)
 
     def _setup_learn(self, *args: Any, use_masking: bool = True, **kwargs: Any) -> tuple[int, BaseCallback]:
         self._masks = use_masking
@@ -70,14 +57,32 @@ class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
 
         Args:
           observation: one observation or a batch, as SB3 takes it; or a tensor or a JAX array, or a dict of these.
-          state, episode_start: SB3's, which only recurrent policies use.
+          state, episode_start: sb3-contrib's, which only recurrent policies use.
           deterministic: return the most likely legal actions instead of drawing them from PyTorch's generator.
           action_masks: one row for each observation, with 0 for illegal actions. None: all actions are legal.
 
         Returns:
-          The actions, and `state` unchanged.
+          The actions, and the next state of a recurrent policy; for other policies, `state` unchanged.
 
         Raises:
           ValueError: a tensor or a JAX array does not have the shape of the observations.
         """
         return self._predict(observation, state, episode_start, deterministic, action_masks=action_masks)
+
+
+@compiled
+class MaskablePPO(CompiledMaskablePPO, sb3_contrib.MaskablePPO):
+    """PPO that never takes illegal actions: `sb3_contrib.MaskablePPO`, compiled, with the same arguments and `engine`.
+
+    Use it for Discrete, MultiDiscrete and MultiBinary actions when the environment reports which actions are legal in a
+    state, as board games do.
+    """
+
+    ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
+    _algorithm: ClassVar[type[learn.PPO]] = learn.MaskablePPO
+
+    @constructor_like(sb3_contrib.MaskablePPO)
+    def __init__(
+        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[MaskablePPOArguments]
+    ) -> None:
+        super().__init__(policy, env, *args, engine=engine, **kwargs)

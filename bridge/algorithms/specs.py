@@ -25,11 +25,12 @@ class AlgorithmSpec:
     """Row of the table: what is known about an algorithm before its class is imported.
 
     Attributes:
-      name: the name of its class, in `bridge` and in `library`.
+      name: the name of its class, in `bridge` and in PyTorch.
       command: its name in `jaxenvs train`.
       module: the module that has its class.
       settings: the class of jaxenvs.learn with its update.
-      library: the package that has the stock class. sb3-contrib is imported when the class is first used.
+      library: the package that the class needs. sb3-contrib is imported when the class is first used.
+      stock: the module that has the class in PyTorch; None: `library`.
       actions: the only kind of action space that it supports, "Box" or "Discrete". None: it supports all kinds.
       policy_kind: what the names of its policies have before "Policy", such as "Lstm" in MlpLstmPolicy.
     """
@@ -41,6 +42,7 @@ class AlgorithmSpec:
     library: str = SB3
     actions: str | None = None
     policy_kind: str = ""
+    stock: str | None = None
 
     @property
     def is_off_policy(self) -> bool:
@@ -49,7 +51,7 @@ class AlgorithmSpec:
 
     @property
     def is_installed(self) -> bool:
-        """True if the library with the stock class is installed."""
+        """True if the library is installed."""
         return importlib.util.find_spec(self.library) is not None
 
     @property
@@ -69,8 +71,8 @@ class AlgorithmSpec:
 
     @property
     def imported(self) -> tuple[Any, ...]:
-        """The algorithm's class and the stock class, as far as their modules have been imported."""
-        modules = (sys.modules.get(self.module), sys.modules.get(self.library))
+        """The algorithm's class and the class in PyTorch, as far as their modules have been imported."""
+        modules = (sys.modules.get(self.module), sys.modules.get(self.stock or self.library))
         return tuple(getattr(module, self.name) for module in modules if hasattr(module, self.name))
 
 
@@ -85,6 +87,18 @@ _ROWS = (
         learn.RecurrentPPO,
         CONTRIB,
         policy_kind="Lstm",
+    ),
+    AlgorithmSpec(
+        "MaskableRecurrentPPO",
+        "maskable_recurrent_ppo",
+        "bridge.algorithms.maskable_recurrent_ppo",
+        learn.MaskableRecurrentPPO,
+        CONTRIB,
+        policy_kind="Lstm",
+        stock="bridge.stock.pytorch_maskable_recurrent_ppo",
+    ),
+    AlgorithmSpec(
+        "PQN", "pqn", "bridge.algorithms.pqn", learn.PQN, SB3, actions="Discrete", stock="bridge.stock.pytorch_pqn"
     ),
     AlgorithmSpec("CrossQ", "crossq", "bridge.algorithms.crossq", learn.CrossQ, CONTRIB, "Box"),
     AlgorithmSpec("DDPG", "ddpg", "bridge.algorithms.td3", learn.DDPG, SB3, "Box"),

@@ -12,6 +12,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from bridge.engine.lstm_state import Memory
 from bridge.translate.policies.exported_network import export_encoding, from_host
 from jaxenvs.learn import Masked, Recalled, Rollout
+from jaxenvs.learn.interfaces import unmasked
 
 # The arrays of sb3-contrib's recurrent buffers with the states of actor and critic, (n_steps, layers, n_envs, size).
 STATES = {name: (f"hidden_states_{name}", f"cell_states_{name}") for name in ("pi", "vf")}
@@ -34,12 +35,11 @@ def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.nd
             f"The rollout must have {buffer.buffer_size} steps of {buffer.n_envs} environments, as the rollout "
             f"buffer, got {lead[0]} steps of {lead[1]}."
         )
-    observation: Any = rollout.observation  # of the kind that the buffer expects
+    observation, mask = unmasked(rollout.observation)  # of the kind that the buffer expects
     if hasattr(buffer, "action_masks"):
         buffer.action_masks = np.ones((*lead, buffer.mask_dims), np.float32)
-    if isinstance(observation, Masked):
-        buffer.action_masks[:] = observation.action_mask
-        observation = observation.observation
+    if mask is not None:
+        buffer.action_masks[:] = mask
     if isinstance(observation, Recalled):
         for name, arrays in STATES.items():
             for array, part in zip(arrays, observation.memory[name]):

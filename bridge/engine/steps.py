@@ -28,8 +28,8 @@ from bridge.wrappers.wrapped_env import in_dtypes_of, step_wrappers
 from jaxenvs import VectorEnv, VectorTimeStep, struct
 from jaxenvs.compilation.default_device import here
 from jaxenvs.environment import static
-from jaxenvs.learn import CollectorState, Masked, Recalled
-from jaxenvs.learn.interfaces import Arrays, Step
+from jaxenvs.learn import CollectorState, Recalled
+from jaxenvs.learn.interfaces import Arrays, Step, unmasked
 from jaxenvs.learn.on_policy.collecting import masked_observation, masked_step
 
 
@@ -160,10 +160,8 @@ class Environments:
         Its `env_state` is a pair: the states of the environments and of the wrappers.
         """
         state = self.packing.unpack(self.env_state), self.wrapper_states
-        observation = self.observation
-        if self.lstm_states is not None:
-            return CollectorState(state, Recalled(observation, *self.lstm_states))
-        return CollectorState(state, masked_observation(self.venv, state, observation) if self.masks else observation)
+        seen: Any = masked_observation(self.venv, state, self.observation) if self.masks else self.observation
+        return CollectorState(state, seen if self.lstm_states is None else Recalled(seen, *self.lstm_states))
 
     def stepping(self) -> Step:
         """Return a function that steps the environments and the wrappers, in traced code.
@@ -185,10 +183,9 @@ class Environments:
     def final_state(self, collector: CollectorState) -> FinalState:
         """Return the state in which collecting ended, in traced code."""
         env_state, wrapper_states = collector.env_state
-        observation, memory = collector.observation, None
-        if isinstance(observation, Masked | Recalled):
-            memory = observation.memory if isinstance(observation, Recalled) else None
-            observation = observation.observation
+        seen: Any = unmasked(collector.observation)[0]
+        memory = seen.memory if isinstance(seen, Recalled) else None
+        observation: Any = seen.observation if isinstance(seen, Recalled) else seen
         return FinalState(self.packing.pack(env_state), wrapper_states, observation, memory)
 
 

@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
+from bridge.algorithms.pqn import PQN
 from bridge.engine.user_code.overrides import is_ours
 from bridge.errors import NotCompilable
 from bridge.vec_env.jax_vec_env import JaxVecEnv
@@ -94,6 +95,8 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
     # An optax chain of one part and the part itself have the same leaves.
     moments = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(state.learner.optimizer_states))
     learner.write_back(state.learner.params, state.learner.targets, moments)
+    if isinstance(model, PQN):
+        model._set_exploration_rate()
     if isinstance(model, CompiledOffPolicyAlgorithm):
         model._episode_num = int(metrics["episodes"].sum()) if metrics else 0
         if isinstance(model, EpsilonGreedyAlgorithm):
@@ -150,7 +153,10 @@ def _values(model: Any, name: str, remaining: np.ndarray) -> Any:
     """
     if name == "learning_rate" and not callable(model.learning_rate):
         return model.learning_rate
-    schedule = model.lr_schedule if name == "learning_rate" else getattr(model, name)
+    attributes = {"learning_rate": "lr_schedule", "exploration_rate": "exploration_schedule"}
+    schedule = getattr(model, attributes.get(name, name))
+    if name == "exploration_rate":  # a rollout explores as the schedule says after the one before it
+        remaining = np.append(1.0, remaining[:-1])
     if schedule is None:
         return None
     values = [float(schedule(progress)) for progress in remaining]

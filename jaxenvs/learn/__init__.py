@@ -29,8 +29,10 @@ from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
 from jaxenvs.learn.off_policy.td3 import DDPG, TD3
 from jaxenvs.learn.on_policy.a2c import A2C
 from jaxenvs.learn.on_policy.collecting import Rollout, advantages, collect
-from jaxenvs.learn.on_policy.maskable_ppo import MaskablePPO
+from jaxenvs.learn.on_policy.maskable_ppo import MaskablePPO, MaskableRecurrentPPO
+from jaxenvs.learn.on_policy.minibatches import MinibatchSettings
 from jaxenvs.learn.on_policy.ppo import PPO
+from jaxenvs.learn.on_policy.pqn import PQN, PQNNetwork
 from jaxenvs.learn.on_policy.recurrent_ppo import RecurrentPPO
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.self_play_training import SelfPlayResult, self_play
@@ -43,6 +45,7 @@ __all__ = [
     "DDPG",
     "DQN",
     "PPO",
+    "PQN",
     "QRDQN",
     "SAC",
     "TD3",
@@ -61,7 +64,9 @@ __all__ = [
     "Hindsight",
     "LearnerState",
     "MaskablePPO",
+    "MaskableRecurrentPPO",
     "Masked",
+    "MinibatchSettings",
     "Moments",
     "MultiCategorical",
     "Network",
@@ -72,6 +77,7 @@ __all__ = [
     "OffPolicyTrainingState",
     "OnPolicySettings",
     "OrnsteinUhlenbeckActionNoise",
+    "PQNNetwork",
     "QRDQNPolicy",
     "Recalled",
     "RecurrentActorCritic",

@@ -1,10 +1,11 @@
 """Batches and states that environments, policies and algorithms exchange, and protocols of policies for type checkers.
 
-What an update changes is a LearnerState. Nothing here is computed, and nothing is checked at runtime.
+What an update changes is a LearnerState. Nothing here is checked at runtime.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -41,21 +42,31 @@ class Recalled:
     """Batch of observations together with recurrent states.
 
     Attributes:
-      observation: a batch.
+      observation: a batch, which may be Masked.
       memory: the recurrent states after the previous steps, of the actor and of the critic, by "pi" and "vf".
       episode_start: (batch,), not 0 where an episode begins, which resets the recurrent state.
       begins: None: each row of the batch is one step. Or bool (batch,): the rows are concatenated sequences, True where
         one begins, with the recurrent state of its row; the first row must begin one.
     """
 
-    observation: Arrays
+    observation: Arrays | Masked
     memory: dict[str, Memory]
     episode_start: Any
     begins: Any = None
 
 
-# A batch of what a policy sees: observations alone, or with a mask of legal actions, or with recurrent states.
+# A batch of what a policy sees: observations alone, or with a mask of legal actions, or with recurrent states, or both.
 Observation: TypeAlias = "Arrays | Masked | Recalled"
+
+
+def unmasked(seen: Any) -> tuple[Any, Array | None]:
+    """Return what a policy sees without the mask of legal actions, and the mask; None if there is none."""
+    if isinstance(seen, Masked):
+        return seen.observation, seen.action_mask
+    if isinstance(seen, Recalled):
+        observation, mask = unmasked(seen.observation)
+        return dataclasses.replace(seen, observation=observation), mask
+    return seen, None
 
 
 @struct

@@ -19,7 +19,7 @@ NAMES = sorted(SPECS)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_arguments_are_those_of_stable_baselines3_and_ours(name):
-    library = pytest.importorskip(SPECS[name].library)
+    library = pytest.importorskip(SPECS[name].stock or SPECS[name].library)
     ours = inspect.signature(getattr(bridge, name)).parameters
     theirs = inspect.signature(getattr(library, name)).parameters
     assert [*ours] == [*theirs, "engine"]
@@ -29,7 +29,7 @@ def test_arguments_are_those_of_stable_baselines3_and_ours(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_type_checkers_see_the_same_arguments(name):
-    library = pytest.importorskip(SPECS[name].library)
+    library = pytest.importorskip(SPECS[name].stock or SPECS[name].library)
     constructor = getattr(bridge, name).__init__
     (unpacked,) = typing.get_args(eval(constructor.__annotations__["kwargs"], vars(sys.modules[SPECS[name].module])))
     # An older version may lack some.

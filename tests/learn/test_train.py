@@ -15,7 +15,7 @@ from bridge import make_vec_env
 from bridge.translate.pytorch.optimizers import export_optimizer
 from jaxenvs import FlattenObservation, VectorEnv
 from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, train
-from jaxenvs.learn.on_policy.ppo import permutation
+from jaxenvs.learn.on_policy.minibatches import permutation
 from tests.environments import Counter
 
 VENV = jaxenvs.make_vec("CartPole-v1", 8)

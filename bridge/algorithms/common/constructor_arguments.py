@@ -115,6 +115,29 @@ class MaskablePPOArguments(_ClippedArguments, _RolloutBufferArguments, total=Fal
     """Keyword arguments of MaskablePPO."""
 
 
+class PQNArguments(_Arguments, _RolloutBufferArguments, total=False):
+    """Keyword arguments of PQN."""
+
+    n_steps: int
+    """Number of steps in each environment between updates."""
+    batch_size: int
+    """Number of steps in a minibatch."""
+    n_epochs: int
+    """Number of passes through a rollout in an update."""
+    gae_lambda: float
+    """Weight of long returns in the lambda returns; 1 for the whole return."""
+    max_grad_norm: float
+    """Largest norm of the gradient, which is scaled down to it."""
+    exploration_fraction: float
+    """Share of the training in which the share of random actions falls."""
+    exploration_initial_eps: float
+    """Share of random actions at the beginning."""
+    exploration_final_eps: float
+    """Share of random actions after it has fallen."""
+    stats_window_size: int
+    """Number of episodes over which the log averages returns and lengths."""
+
+
 class _OffPolicyArguments(_Arguments, total=False):
     """Keyword arguments of algorithms with a replay buffer."""
 

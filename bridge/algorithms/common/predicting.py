@@ -35,7 +35,7 @@ from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.compilation import is_usable, require_usable
 from jaxenvs.compilation.default_device import accelerator, on
 from jaxenvs.learn import Masked, Recalled
-from jaxenvs.learn.interfaces import Arrays, Observation
+from jaxenvs.learn.interfaces import Arrays, Observation, unmasked
 from jaxenvs.wrappers.action_masker import mask_size
 
 # The first 100 calls with observations of one shape run in PyTorch. After that compiling is worthwhile: it takes as
@@ -99,7 +99,7 @@ class Predictor:
             and device.
           deterministic: return the most likely actions instead of drawing them.
           state, episode_start: of recurrent policies, as in sb3-contrib.
-          action_masks: for MaskablePPO's policies.
+          action_masks: for policies that take them, as MaskablePPO's.
 
         Raises:
           ValueError: tensors or JAX arrays do not have the shape of the observation space, or the policy returned NaN.
@@ -139,7 +139,7 @@ class Predictor:
             masks = _as_numbers(action_masks)
             if masks is None or masks.size != num * (self._mask_size or 0):
                 return None
-            return Masked(batch, masks.astype(bool).reshape(num, -1))
+            batch = Masked(batch, masks.astype(bool).reshape(num, -1))
         if not self._is_recurrent:
             return batch  # type: ignore[no-any-return]
         policy: Any = self._policy
@@ -263,11 +263,12 @@ class Predictor:
         policy, space = self._policy, self._policy.action_space
         policy.set_training_mode(False)
         with torch.no_grad():
-            further: dict[str, Any] = {"action_masks": seen.action_mask} if isinstance(seen, Masked) else {}
+            seen, mask = unmasked(seen)
+            further: dict[str, Any] = {} if mask is None else {"action_masks": mask}
             if isinstance(seen, Recalled):
                 memory = (torch.tensor(part.swapaxes(0, 1), device=policy.device) for part in seen.memory["pi"])
                 starts = torch.tensor(seen.episode_start, dtype=torch.float32, device=policy.device)
-                further = {"lstm_states": tuple(memory), "episode_starts": starts}
+                further |= {"lstm_states": tuple(memory), "episode_starts": starts}
             action = policy._predict(batch, deterministic=deterministic, **further)
             if isinstance(seen, Recalled):
                 action, after = action

@@ -155,7 +155,7 @@ def evaluations(config: TrainingConfig, env: VecEnv, out: Path, begun_at: int) -
       begun_at: the number of steps from which a resumed run continues: what was evaluated before is kept.
     """
     kind: Any = EvalCallback
-    if config.algorithm == "maskable_ppo":  # whose actions must be legal there too
+    if config.algorithm in ("maskable_ppo", "maskable_recurrent_ppo"):  # whose actions must be legal there too
         kind = importlib.import_module("sb3_contrib.common.maskable.callbacks").MaskableEvalCallback
     callback: EvalCallback = kind(
         env,

@@ -26,7 +26,7 @@ from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import Infos, OnPolicy
 from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.learn import Masked, Recalled, Rollout
-from jaxenvs.learn.interfaces import Arrays, Observation
+from jaxenvs.learn.interfaces import Arrays, Observation, unmasked
 
 # The last observations of truncated episodes are evaluated in batches of at most this many.
 MOST_ROWS = 256
@@ -193,12 +193,13 @@ class HostRollout:
         algorithm = self._algorithm
         if self._arrays is not None:
             return self._arrays.to_policy(observation, self._buffer.pos)
+        seen: Any = observation
         if algorithm._masks:
             masks = np.stack(self._env.env_method("action_masks"))
-            return Masked(observation, masks.reshape(self._env.num_envs, -1))
+            seen = Masked(observation, masks.reshape(self._env.num_envs, -1))
         if self._memory is not None:
-            return Recalled(observation, self._memory, np.asarray(algorithm._last_episode_starts, bool))
-        return observation
+            seen = Recalled(seen, self._memory, np.asarray(algorithm._last_episode_starts, bool))
+        return seen  # type: ignore[no-any-return]
 
     def _act(self, seen: Observation, step: int) -> Any:
         """Return actions, and the actions that environments take, followed by what else is computed in this step.
@@ -237,8 +238,8 @@ class HostRollout:
                 buffer.observations[name][step] = part.reshape(buffer.observations[name].shape[1:])
         else:
             buffer.observations[step] = observation.reshape(buffer.observations.shape[1:])
-        if isinstance(seen, Masked):
-            buffer.action_masks[step] = seen.action_mask
+        if (mask := unmasked(seen)[1]) is not None:
+            buffer.action_masks[step] = mask
         if self._arrays is None:
             buffer.actions[step] = actions.reshape(self._env.num_envs, -1)
         buffer.rewards[step] = rewards
@@ -296,13 +297,12 @@ class HostRollout:
 
 
 def _act_in_torch(algorithm: OnPolicy, observation: Any) -> Any:
-    further: dict[str, Any] = {}
-    if isinstance(observation, Masked):
-        further = {"action_masks": observation.action_mask}
-    elif isinstance(observation, Recalled):
+    observation, mask = unmasked(observation)
+    further: dict[str, Any] = {} if mask is None else {"action_masks": mask}
+    if isinstance(observation, Recalled):
         starts = torch.tensor(observation.episode_start, dtype=torch.float32, device=algorithm.device)
-        further = {"lstm_states": to_states(algorithm, observation.memory), "episode_starts": starts}
-    observation = observation.observation if further else observation
+        further |= {"lstm_states": to_states(algorithm, observation.memory), "episode_starts": starts}
+        observation = observation.observation
     with torch.no_grad():
         *results, last = algorithm.policy(obs_as_tensor(observation, algorithm.device), **further)
     remembered = (of_states(last),) if "lstm_states" in further else ()

@@ -21,7 +21,8 @@ from bridge.engine.rollout_buffer import read_rollout
 from bridge.sb3 import Infos, OnPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import bound, cached_by_device, on_device_of
-from jaxenvs.learn import Masked, Recalled
+from jaxenvs.learn import Recalled
+from jaxenvs.learn.interfaces import unmasked
 from jaxenvs.learn.on_policy.collecting import (
     rollout_noise,
     values_are_known_early,
@@ -96,7 +97,8 @@ class OnJax:
         rewards = np.array(buffer.rewards)
         if self._truncated:
             final = jax.tree.map(np.array, self._after(final))
-            seen = final.observation if isinstance(final, Masked | Recalled) else final
+            seen, _ = unmasked(final)
+            seen = seen.observation if isinstance(seen, Recalled) else seen
             for step, (given, last) in self._truncated.items():
                 for index, observation in last.items():
                     truncated[step, index], rewards[step, index] = True, given[index]

@@ -152,11 +152,11 @@ class _Acting:
         self.disarm()
         self._armed = None
         observation: Any = self._algorithm._last_obs
+        if (masks := further.get("action_masks")) is not None:
+            observation = Masked(observation, np.asarray(masks).reshape(self._env.num_envs, -1))
         if arguments:
             starts = np.asarray(arguments[1].cpu()) != 0
             observation = Recalled(observation, of_states(arguments[0]), starts)
-        elif (masks := further.get("action_masks")) is not None:
-            observation = Masked(observation, np.asarray(masks).reshape(self._env.num_envs, -1))
         self._actor.refresh()
         noise = self._draw(self._env.num_envs) if self._on_jax is None else self._on_jax.noise(self._on_jax.step)
         action, _, value, log_prob, *memory = self._actor.act_and_evaluate(observation, noise)

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from bridge.translate.policies.exported_network import Exploration, ExportedNetwork, Params
-from jaxenvs.learn import Masked
-from jaxenvs.learn.interfaces import Observation
+from jaxenvs.learn.interfaces import Observation, unmasked
 from jaxenvs.learn.networks.distributions import Distribution, StateDependentGaussian
+from jaxenvs.learn.on_policy.pqn import RATE, epsilon_greedy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,17 +44,14 @@ class ExportedPolicy(ExportedNetwork):
         Raises:
           RuntimeError: the mask has another size than the actions.
         """
-        if isinstance(observation, Masked):
-            distribution, value = self.apply(params, observation.observation)
-            try:
-                return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
-            except ValueError as error:
-                raise RuntimeError(str(error)) from None  # sb3-contrib raises this class
-        params = self.named(params)
+        params, (observation, mask) = self.named(params), unmasked(observation)
         latent, numbers, value = self._outputs(params, observation)
         value = jax.lax.squeeze(value, (1,))
         if self.exploration is None:
-            return self.head.distribution(numbers, params.get("log_std")), value
+            try:
+                return self.head.distribution(numbers, params.get("log_std"), mask), value
+            except ValueError as error:
+                raise RuntimeError(str(error)) from None  # sb3-contrib raises this class
         settings = dataclasses.asdict(self.exploration)
         return StateDependentGaussian(numbers, latent, params["log_std"], **settings), value
 
@@ -70,3 +68,28 @@ class ExportedPolicy(ExportedNetwork):
         if self.exploration is None or not self.exploration.squash:
             return self.head.to_env(action)
         return super().to_env(action)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedPQNPolicy(ExportedPolicy):
+    """PQN's policy without its weights: its module computes the value of each action, (batch, n)."""
+
+    @property
+    def learnt_elsewhere(self) -> frozenset[str]:
+        return frozenset({RATE})
+
+    def values(self, params: Params, observation: Observation) -> jax.Array:
+        """Return the value of each action, (batch, n)."""
+        values: jax.Array = self.numbers(self.named(params), observation)
+        return values
+
+    def apply(self, params: Params, observation: Observation) -> tuple[Distribution, jax.Array]:
+        """Return the epsilon-greedy distribution and the value of the best action, (batch,)."""
+        params = self.named(params)
+        values = self.values(params, observation)
+        return epsilon_greedy(values, params[RATE]), values.max(axis=-1)
+
+    def exploring(self, params: Params, rate: Any) -> Params:
+        """Return the parameters with which a share `rate` of the actions is random."""
+        named = self.named(params)
+        return {**named, RATE: jnp.full_like(named[RATE], rate)}

@@ -11,8 +11,16 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import MlpExtractor
 from torch import nn
 
-from bridge.contrib import MASKABLE_POLICY, RECURRENT_POLICY, contrib_class, is_maskable, is_recurrent
+from bridge.contrib import (
+    MASKABLE_POLICY,
+    RECURRENT_POLICY,
+    contrib_class,
+    is_maskable,
+    is_recurrent,
+    maskable_recurrent_policy,
+)
 from bridge.errors import NotCompilable
+from bridge.stock.pytorch_pqn import Largest, PQNPolicy, QExtractor
 from bridge.translate.policies.exported_network import (
     Encoded,
     Exploration,
@@ -23,7 +31,7 @@ from bridge.translate.policies.exported_network import (
     require_methods,
     shapes_given,
 )
-from bridge.translate.policies.exported_policy import ExportedPolicy
+from bridge.translate.policies.exported_policy import ExportedPolicy, ExportedPQNPolicy
 from bridge.translate.policies.recurrent_policies import export_recurrent_policy
 from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
 from jaxenvs.learn.networks.actor_critic import ActionHead
@@ -36,8 +44,6 @@ ACTING = (
 )
 TRAINING = ("evaluate_actions",)
 PREDICTION = ("predict", "_predict")
-# MaskablePPO's policies have no state-dependent exploration.
-MASKABLE_ACTING = tuple(name for name in ACTING if name != "reset_noise")
 HEADS: dict[type[distributions.Distribution], str] = {
     distributions.CategoricalDistribution: "discrete",
     distributions.MultiCategoricalDistribution: "multi_discrete",
@@ -58,8 +64,11 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
     _require_known(policy)
     if is_recurrent(policy):
         return export_recurrent_policy(policy, _head(policy), _exploration(policy))
-    encoding, module = export_view(policy, _Networks(policy))
-    network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))
+    if isinstance(policy, PQNPolicy):
+        network: ExportedPolicy = ExportedPQNPolicy(*export_view(policy, _Values(policy)), _head(policy), None)
+    else:
+        encoding, module = export_view(policy, _Networks(policy))
+        network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))
     _require_shapes(network, next(policy.parameters()).dtype)
     return network
 
@@ -98,10 +107,26 @@ class _Networks(ModuleView):
         return latent_pi, self.action_net(latent_pi), self.value_net(latent_vf)
 
 
+class _Values(ModuleView):
+    """What a PQNPolicy computes: the values of all actions."""
+
+    pi_features_extractor: nn.Module
+    mlp_extractor: QExtractor
+
+    def forward(self, x: Encoded) -> torch.Tensor:
+        values: torch.Tensor = self.mlp_extractor.q_net(self.pi_features_extractor(x))
+        return values
+
+
 def _base(policy: object) -> type:
-    """Return the class of SB3, or of sb3-contrib, whose methods are translated."""
-    contrib = (contrib_class(*MASKABLE_POLICY), contrib_class(*RECURRENT_POLICY))
-    return next((cls for cls in contrib if isinstance(policy, cls)), ActorCriticPolicy)
+    """Return the class of SB3, of sb3-contrib or of `bridge.stock` whose methods are translated."""
+    classes = (
+        PQNPolicy,
+        maskable_recurrent_policy(),
+        contrib_class(*MASKABLE_POLICY),
+        contrib_class(*RECURRENT_POLICY),
+    )
+    return next((cls for cls in classes if isinstance(policy, cls)), ActorCriticPolicy)
 
 
 def _require_known(policy: ActorCriticPolicy) -> None:
@@ -109,11 +134,16 @@ def _require_known(policy: ActorCriticPolicy) -> None:
     base = _base(policy)
     if not isinstance(policy, base):
         raise NotCompilable(f"The policy must be an ActorCriticPolicy, got a {type(policy).__name__}.")
-    require_methods(policy, base, MASKABLE_ACTING if is_maskable(policy) else ACTING)
+    require_methods(policy, base, [name for name in ACTING if hasattr(base, name)])
     if is_recurrent(policy):
         require_methods(policy, base, ("_process_sequence",))
-    if type(policy.mlp_extractor) is not MlpExtractor:
-        raise NotCompilable(f"mlp_extractor must be SB3's MlpExtractor, got a {type(policy.mlp_extractor).__name__}.")
+    expected = QExtractor if base is PQNPolicy else MlpExtractor
+    if type(policy.mlp_extractor) is not expected:
+        got = type(policy.mlp_extractor).__name__
+        raise NotCompilable(f"mlp_extractor must be SB3's {expected.__name__}, got a {got}.")
+    value_net: Any = policy.value_net
+    if base is PQNPolicy and type(value_net) is not Largest:
+        raise NotCompilable(f"value_net must be PQN's, got a {type(value_net).__name__}.")
     extractors = (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor)
     if policy.share_features_extractor and len(set(extractors)) > 1:
         raise NotCompilable("share_features_extractor is set, but the policy has several features extractors.")

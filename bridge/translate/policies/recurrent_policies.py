@@ -14,7 +14,7 @@ from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import Encoded, Exploration, ModuleView, Params, export_view
 from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.pytorch.modules import ExportedModule, export_module
-from jaxenvs.learn.interfaces import Memory, Recalled
+from jaxenvs.learn.interfaces import Memory, Recalled, unmasked
 from jaxenvs.learn.networks.actor_critic import ActionHead
 from jaxenvs.learn.networks.lstm import latents, no_memory, remember
 
@@ -50,7 +50,7 @@ class ExportedRecurrentPolicy(ExportedPolicy):
 
     def recall(self, params: Params, seen: Recalled) -> dict[str, Memory]:
         """Return the recurrent state after a step, for each row."""
-        params = self.named(params)
+        params, (seen, _) = self.named(params), unmasked(seen)
         pi, vf = self.numbers(params, seen.observation)
         return remember(params, pi, vf, seen, self.critic)
 

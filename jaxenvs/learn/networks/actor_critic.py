@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from jaxenvs.compilation.default_device import platform
 from jaxenvs.environment import Environment
-from jaxenvs.learn.interfaces import Arrays, Masked, OnPolicyNetwork
+from jaxenvs.learn.interfaces import Arrays, OnPolicyNetwork, unmasked
 from jaxenvs.learn.networks.distributions import (
     Bernoulli,
     Categorical,
@@ -109,8 +109,15 @@ class ActionHead:
         """Number of outputs of the network that the head takes."""
         return sum(self.sizes)
 
-    def distribution(self, numbers: jax.Array, log_std: jax.Array | None) -> Distribution:
-        """Return the distribution for (batch, size) outputs and, for a Box, the log standard deviations, (size,)."""
+    def distribution(self, numbers: jax.Array, log_std: jax.Array | None, mask: Any = None) -> Distribution:
+        """Return the distribution for (batch, size) outputs and, for a Box, the log standard deviations, (size,).
+
+        Args:
+          mask: of the legal actions, for all but a Box, as its distribution's `masked` takes it; None: all are legal.
+        """
+        if mask is not None:
+            masked: Distribution = self.distribution(numbers, log_std).masked(mask)  # type: ignore[attr-defined]
+            return masked
         if self.kind == "discrete":
             return Categorical(numbers)
         if self.kind == "multi_discrete":
@@ -214,14 +221,12 @@ class ActorCritic(PicklableActivation):
 
     def apply(self, params: dict[str, jax.Array], observation: Any) -> tuple[Distribution, jax.Array]:
         """Return the distribution over actions and the values, (batch,), for observations, which may be Masked."""
-        if isinstance(observation, Masked):
-            distribution, value = self.apply(params, observation.observation)
-            return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
+        observation, mask = unmasked(observation)
         features = self.extractor(observation, params["value_net.weight"].dtype)
         actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), features)
         critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), features)
         numbers, value = linear(params, "action_net", actor), linear(params, "value_net", critic)
-        return self.head.distribution(numbers, params.get("log_std")), value[:, 0]
+        return self.head.distribution(numbers, params.get("log_std"), mask), value[:, 0]
 
     def to_env(self, action: jax.Array) -> jax.Array:
         """Convert a batch of samples of the distribution to actions of the environments."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 
-from jaxenvs.learn.interfaces import Memory, Recalled
+from jaxenvs.learn.interfaces import Memory, Recalled, unmasked
 from jaxenvs.learn.networks.actor_critic import ActorCritic, linear
 from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.learn.networks.lstm import CRITICS, latents, no_memory, remember
@@ -17,7 +18,7 @@ from jaxenvs.learn.networks.lstm import CRITICS, latents, no_memory, remember
 class RecurrentActorCritic(ActorCritic):
     """ActorCritic behind LSTMs, for RecurrentPPO, with the shape and initialization of sb3-contrib's MlpLstmPolicy.
 
-    Its observations are Recalled: they include the recurrent states.
+    Its observations are Recalled: they include the recurrent states. For MaskableRecurrentPPO they are also Masked.
 
     Attributes:
       lstm_hidden_size, n_lstm_layers: of each LSTM.
@@ -56,14 +57,16 @@ class RecurrentActorCritic(ActorCritic):
 
     def apply(self, params: dict[str, jax.Array], observation: Recalled) -> tuple[Distribution, jax.Array]:
         """Return the distribution over actions and the values, (batch,), for a batch of Recalled observations."""
+        observation, mask = unmasked(observation)
         pi, vf = latents(params, *self._features(params, observation), observation, self.critic_lstm)
         actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), pi)
         critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), vf)
         numbers, value = linear(params, "action_net", actor), linear(params, "value_net", critic)
-        return self.head.distribution(numbers, params.get("log_std")), value[:, 0]
+        return self.head.distribution(numbers, params.get("log_std"), mask), value[:, 0]
 
     def recall(self, params: dict[str, jax.Array], seen: Recalled) -> dict[str, Memory]:
         """Return the recurrent states after a step of each row."""
+        seen, _ = unmasked(seen)
         return remember(params, *self._features(params, seen), seen, self.critic_lstm)
 
     def no_memory(self, params: dict[str, jax.Array], num_envs: int) -> dict[str, Memory]:
@@ -71,7 +74,8 @@ class RecurrentActorCritic(ActorCritic):
         return no_memory(num_envs, self.n_lstm_layers, self.lstm_hidden_size, params["value_net.weight"].dtype)
 
     def _features(self, params: dict[str, jax.Array], seen: Recalled) -> tuple[jax.Array, jax.Array]:
-        features = self.extractor(seen.observation, params["value_net.weight"].dtype)
+        observation: Any = seen.observation
+        features = self.extractor(observation, params["value_net.weight"].dtype)
         return features, linear(params, "critic", features) if self.critic_lstm == "none" else features
 
     @property

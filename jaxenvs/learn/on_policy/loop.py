@@ -42,7 +42,8 @@ def iterate(
     """
     key, collect_key, update_key = split(key)
     collect_key, update_key = (own_key(each, settings.axis_name) for each in (collect_key, update_key))
-    collector, rollout, steps = collect(learner.params[POLICY], collector, collect_key)
+    params = settings.acting_params(network, learner.params[POLICY])
+    collector, rollout, steps = collect(params, collector, collect_key)
     learner, metrics = settings.update(network, optimizers, learner, rollout, update_key)
     return (learner, collector, key), rollout, steps, metrics
 
@@ -57,14 +58,12 @@ def init(training: TrainingSetup, key: jax.Array, params: Any = None, mesh: Mesh
         observation = normalizer.normalize_observation(collector.observation)
         collector = CollectorState((env_state, normalizer), observation)
     seen: Any = collector.observation
+    if settings.MASKS:
+        seen = masked_observation(training.venv, collector.env_state, seen)
     if hasattr(training.network, "no_memory"):
         memory = training.network.no_memory(params, training.venv.num_envs)
-        starts = jnp.ones(training.venv.num_envs, bool)
-        collector = CollectorState(collector.env_state, Recalled(seen, memory, starts))
-    if settings.MASKS:
-        seen = collector.observation
-        observation = masked_observation(training.venv, collector.env_state, seen)
-        collector = CollectorState(collector.env_state, observation)
+        seen = Recalled(seen, memory, jnp.ones(training.venv.num_envs, bool))
+    collector = CollectorState(collector.env_state, seen)
     state = TrainingState(
         learner=settings.create({POLICY: params}, settings.optimizers(training.optimizer)),
         collector=collector,

@@ -58,6 +58,10 @@ class OnPolicySettings(Settings):
         """Steps of each environment in one rollout."""
         return self.n_steps
 
+    def acting_params(self, network: Any, params: Any) -> Any:
+        """Return the parameters with which a rollout is collected."""
+        return params
+
     def update(
         self,
         network: OnPolicyNetwork,

@@ -33,11 +33,15 @@ if "n_steps" not in inspect.signature(stable_baselines3.SAC).parameters:  # befo
         del OWN[name]["n_steps"]
 ON_POLICY = {"n_steps": small_models.N_STEPS, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
 OWN |= {"DDPG": OWN["TD3"], "A2C": {}}
-OWN |= {name: {"batch_size": 32, "n_epochs": 2} for name in ("PPO", "MaskablePPO")}
-OWN["RecurrentPPO"] = {"batch_size": 24, "n_epochs": 2, "policy_kwargs": {"net_arch": [8], "lstm_hidden_size": 8}}
+OWN |= {name: {"batch_size": 32, "n_epochs": 2} for name in ("PPO", "MaskablePPO", "PQN")}
+OWN["RecurrentPPO"] = OWN["MaskableRecurrentPPO"] = {
+    "batch_size": 24,
+    "n_epochs": 2,
+    "policy_kwargs": {"net_arch": [8], "lstm_hidden_size": 8},
+}
 # Timesteps of a training with some updates: a multiple of those of an iteration.
 STEPS = {name: 48 if spec.is_off_policy else 2 * small_models.ROLLOUT for name, spec in SPECS.items()}
-KINDS = {name: spec.actions.lower() for name, spec in SPECS.items() if spec.is_off_policy}
+KINDS = {name: spec.actions.lower() for name, spec in SPECS.items() if spec.actions}
 
 
 class Walk(gymnasium.Env):
@@ -82,10 +86,10 @@ class Walk(gymnasium.Env):
 
 def make_env(name="DQN", n_envs=N_ENVS, length=5, limit=7, kind="box", seed=0):
     """Episodes that terminate after `length` steps, or are truncated after `limit`. On-policy, both of their own."""
-    if name in ("PPO", "RecurrentPPO"):
+    if name in ("PPO", "RecurrentPPO", "PQN"):
         return small_models.make_env(seed, env_kwargs={"max_episode_steps": 12})
     if not SPECS[name].is_off_policy:
-        env = Locks() if name == "MaskablePPO" else TimeLimit(Counter(9, "box", "box"), limit)
+        env = Locks() if SPECS[name].settings.MASKS else TimeLimit(Counter(9, "box", "box"), limit)
         return JaxVecEnv(env, small_models.N_ENVS, seed)
     return JaxVecEnv(TimeLimit(Counter(length, kind, KINDS[name]), limit), n_envs, seed)
 

@@ -40,7 +40,7 @@ def on_the_host(name):
     return make_vec_env("Pendulum-v1" if SPECS[name].actions == "Box" else "CartPole-v1", 2, 0, backend="serial")
 
 
-ALL = [(name, on_jax) for name in SPECS] + [(name, on_the_host) for name in SPECS if name != "MaskablePPO"]
+ALL = [(name, on_jax) for name in SPECS] + [(name, on_the_host) for name in SPECS if not name.startswith("Maskable")]
 
 
 @pytest.mark.thorough(but=["A2C-on_jax"])

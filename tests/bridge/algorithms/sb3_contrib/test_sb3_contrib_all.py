@@ -25,11 +25,12 @@ OFF_POLICY = {"buffer_size": 100, "learning_starts": 10, "batch_size": 8, "train
 NETWORKS = {
     "MaskablePPO": {"net_arch": [8]},
     "RecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8},
+    "MaskableRecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8},
     "QRDQN": {"net_arch": [8], "n_quantiles": 10},
     "TQC": {"net_arch": [8], "n_quantiles": 10},
     "CrossQ": {"net_arch": [8]},
 }
-SEES_PICTURES = ["MaskablePPO", "RecurrentPPO", "QRDQN", "TQC"]
+SEES_PICTURES = ["MaskablePPO", "RecurrentPPO", "MaskableRecurrentPPO", "QRDQN", "TQC"]
 
 
 def make(name, env, policy="Mlp", package=bridge, policy_kwargs=None, **settings):
@@ -46,7 +47,7 @@ def env_of(name):
 
 def pictures(name, **kwargs):
     env = FakeImageEnv(screen_height=36, screen_width=36, discrete=SPECS[name].actions != "Box", **kwargs)
-    return ActionMasker(env, lambda env: np.arange(env.action_space.n) > 0) if name == "MaskablePPO" else env
+    return ActionMasker(env, lambda env: np.arange(env.action_space.n) > 0) if name.startswith("Maskable") else env
 
 
 @pytest.mark.parametrize("name", bridge.CONTRIB)
