@@ -7,11 +7,13 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import stable_baselines3
+from stable_baselines3.common.policies import BasePolicy
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.common.constructor_arguments import Env, Policy, PPOArguments
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
 from bridge.engine.user_code.overrides import compiled
+from bridge.stock.pytorch_simba import SimbaActorCriticPolicy
 from jaxenvs import learn
 
 # The types of the means over minibatches that SB3 logs. It logs other numbers as floats.
@@ -69,6 +71,11 @@ class PPO(CompiledPPO, stable_baselines3.PPO):
     Use it as the first choice when environment steps are cheap, as in JAX environments, and for any action space: it
     learns from many environments in parallel, and is less sensitive to its settings than the off-policy algorithms.
     """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        **stable_baselines3.PPO.policy_aliases,
+        "SimbaPolicy": SimbaActorCriticPolicy,
+    }
 
     @constructor_like(stable_baselines3.PPO)
     def __init__(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import stable_baselines3
+from stable_baselines3.common.policies import BasePolicy
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.common.constructor_arguments import Env, Policy, SACArguments
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.engine.user_code.overrides import compiled
+from bridge.stock.pytorch_simba import SimbaSACPolicy
 from jaxenvs import learn
 
 
@@ -20,6 +22,11 @@ class SAC(CompiledOffPolicyAlgorithm, stable_baselines3.SAC):
     Use it as the first choice for continuous actions (Box) when environment steps are expensive: it learns from a
     replay buffer, its policy explores by itself, and `ent_coef="auto"` tunes how much.
     """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        **stable_baselines3.SAC.policy_aliases,
+        "SimbaPolicy": SimbaSACPolicy,
+    }
 
     @constructor_like(stable_baselines3.SAC)
     def __init__(

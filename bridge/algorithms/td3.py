@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar, Unpack
 
 import stable_baselines3
+from stable_baselines3.common.policies import BasePolicy
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.common.constructor_arguments import DDPGArguments, Env, Policy, TD3Arguments
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.engine.user_code.overrides import compiled
+from bridge.stock.pytorch_simba import SimbaTD3Policy
 from jaxenvs import learn
 
 
@@ -22,6 +24,11 @@ class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
     """
 
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = True
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        **stable_baselines3.TD3.policy_aliases,
+        "SimbaPolicy": SimbaTD3Policy,
+    }
 
     @constructor_like(stable_baselines3.TD3)
     def __init__(
