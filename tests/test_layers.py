@@ -55,6 +55,7 @@ FLOORS = [
     [
         "bridge.evaluation",
         "bridge.checkpoint",
+        "bridge.imitation",
         "bridge.results",
     ],
     ["bridge.seeds"],

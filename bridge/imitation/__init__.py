@@ -1,0 +1,1 @@
+"""Learning from demonstrations: recorded episodes, behaviour cloning and DAgger."""

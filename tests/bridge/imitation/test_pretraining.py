@@ -1,0 +1,209 @@
+"""pretrain: a plain PyTorch loop with the same rows; what it refuses; episodes to learn from; and DAgger."""
+
+import copy
+
+import jax
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.vec_env import VecNormalize
+
+import bridge
+from bridge import NotCompilable, make_vec_env
+from jaxenvs import TimeLimit
+from tests.bridge.algorithms.cases import assert_equal, make, make_env
+from tests.environments import Counter
+
+SIZE, BATCH, EPOCHS, SEED, LR = 90, 16, 3, 5, 1e-2
+
+
+def data_for(model, rng=None):
+    """Random observations, and actions that depend on them."""
+    rng = np.random.default_rng(0) if rng is None else rng
+    observations = rng.normal(size=(SIZE, *model.observation_space.shape)).astype(np.float32)
+    space, signal = model.action_space, np.tanh(observations.reshape(SIZE, -1)[:, :1])
+    if hasattr(space, "n"):
+        actions = (signal[:, 0] > 0).astype(np.int64) * (space.n - 1)
+    else:
+        low, high = space.low.astype(float), space.high.astype(float)
+        actions = (low + (0.5 + 0.4 * signal) * (high - low)).astype(np.float32)
+    return {"observations": observations, "actions": actions}
+
+
+def torch_loss(name, model, observation, action):
+    policy = model.policy
+    if name in ("PPO", "A2C", "MaskablePPO"):
+        return -policy.evaluate_actions(observation, action)[1].mean()
+    if name in ("DQN", "PQN"):
+        values = policy.q_net(observation) if name == "DQN" else policy.q_values(observation)
+        return torch.nn.functional.cross_entropy(values, action)
+    low, high = (torch.as_tensor(bound) for bound in (model.action_space.low, model.action_space.high))
+    scaled = 2 * (action - low) / (high - low) - 1
+    if name == "TD3":
+        return torch.nn.functional.mse_loss(policy.actor(observation), scaled)
+    mean, log_std, kwargs = policy.actor.get_action_dist_params(observation)
+    return -policy.actor.action_dist.proba_distribution(mean, log_std, **kwargs).log_prob(scaled).mean()
+
+
+def train_in_torch(name, model, data):
+    """The same loop in PyTorch: its losses by epoch, and the loss of the rows that are held out after each."""
+    rng = np.random.default_rng(SEED)
+    observations, actions = (torch.as_tensor(each) for each in (data["observations"], data["actions"]))
+    test, train = np.split(rng.permutation(SIZE), [9])
+    acting = {"TD3": "actor", "SAC": "actor", "DQN": "q_net"}.get(name)
+    parameters = (getattr(model.policy, acting) if acting else model.policy).parameters()
+    optimizer = torch.optim.Adam(parameters, lr=LR, eps=1e-5)
+    losses, held_out = [], []
+    for _ in range(EPOCHS):
+        size, steps = len(train), []
+        for rows in rng.permutation(size)[: size - size % BATCH].reshape(-1, BATCH):
+            at = train[rows]
+            loss = torch_loss(name, model, observations[at], actions[at])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps.append(loss.item())
+        losses.append(np.mean(steps))
+        with torch.no_grad():
+            held_out.append(torch_loss(name, model, observations[test], actions[test]).item())
+    return losses, held_out
+
+
+@pytest.mark.thorough(but=["PPO", "TD3"])
+@pytest.mark.parametrize("name", ["PPO", "A2C", "PQN", "DQN", "SAC", "TD3"])
+def test_it_is_a_plain_loop_in_pytorch(name):
+    ours, stock = make(name), make(name)
+    before = copy.deepcopy(ours.policy.state_dict())
+    data = data_for(ours)
+    history = bridge.pretrain(ours, data, n_epochs=EPOCHS, batch_size=BATCH, learning_rate=LR, seed=SEED, held_out=0.1)
+    losses, held_out = train_in_torch(name, stock, data)
+    np.testing.assert_allclose(history["loss"], losses, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(history["held_out_loss"], held_out, rtol=1e-3, atol=1e-5)
+    state, expected = ours.policy.state_dict(), dict(stock.policy.state_dict())
+    for key in [key for key in expected if "_target" in key and key.replace("_target", "") in expected]:
+        if not key.startswith("critic"):
+            expected[key] = expected[key.replace("_target", "")]  # what acts, and its target
+    assert_equal(*({key: each.numpy() for key, each in one.items()} for one in (state, expected)), rtol=1e-3, atol=1e-4)
+    assert any(not torch.equal(before[key], state[key]) for key in state)
+    for each in (ours.policy, getattr(ours.policy, "actor", ours.policy)):
+        assert not each.optimizer.state
+    steps = 2 * ours.n_envs * getattr(ours, "n_steps", 8)
+    assert ours.learn(steps).num_timesteps >= steps
+
+
+def test_patience_ends_it_and_keeps_the_best_weights():
+    model, rng = make("PPO"), np.random.default_rng(0)
+    data = data_for(model)
+    data["actions"] = rng.integers(0, 2, SIZE)  # nothing to learn
+    history = bridge.pretrain(model, data, n_epochs=200, batch_size=8, learning_rate=0.05, held_out=0.3, patience=2)
+    held_out = history["held_out_loss"]
+    assert len(held_out) < 200
+    assert held_out.argmin() == len(held_out) - 3
+    test = np.split(np.random.default_rng(0).permutation(SIZE), [27])[0]
+    with torch.no_grad():
+        loss = torch_loss("PPO", model, *(torch.as_tensor(data[each][test]) for each in ("observations", "actions")))
+    np.testing.assert_allclose(loss, held_out.min(), rtol=1e-4)
+
+
+def test_a_replay_buffer_is_data_too():
+    model = make("SAC").learn(48)
+    buffer = model.replay_buffer
+    size = buffer.size()
+    other = make("SAC")
+    history = bridge.pretrain(other, buffer, n_epochs=1, batch_size=4, held_out=0)
+    assert np.isnan(history["held_out_loss"]).all()
+    observations = buffer.observations[:size].reshape(-1, *buffer.obs_shape)
+    actions = model.policy.unscale_action(buffer.actions[:size].reshape(-1, *model.action_space.shape))
+    twin = make("SAC")
+    same = bridge.pretrain(
+        twin, {"observations": observations, "actions": actions}, n_epochs=1, batch_size=4, held_out=0
+    )
+    np.testing.assert_allclose(history["loss"], same["loss"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"data": 3}, TypeError, "data must be a replay buffer or have `observations` and `actions`, got 3"),
+        ({"actions": np.zeros((SIZE, 2))}, ValueError, r"actions must have the shape \(n, \), and observations n rows"),
+        ({"actions": np.full(SIZE, 2)}, ValueError, r"actions must lie in Discrete\(2\), got numbers from 2 to 2"),
+        ({"held_out": 1.0}, ValueError, r"held_out must lie in \[0, 1\), got 1.0"),
+        ({"patience": 2, "held_out": 0}, ValueError, "patience needs a held_out of more than 0"),
+        ({"model": None}, TypeError, "model must be an algorithm of jaxenvs.sb3"),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else None,
+)
+def test_what_it_cannot_learn_from_is_refused(change, error, message):
+    model = make("PPO")
+    data = data_for(model)
+    if "actions" in change:
+        data["actions"] = change["actions"]
+    given = {"model": model, "data": data, **{name: value for name, value in change.items() if name != "actions"}}
+    with pytest.raises(error, match=message):
+        bridge.pretrain(given.pop("model"), given.pop("data"), **given)
+
+
+def test_recurrent_policies_and_what_pytorch_runs_are_refused():
+    with pytest.raises(NotCompilable, match="A recurrent policy cannot be pretrained"):
+        bridge.pretrain(make("RecurrentPPO"), {})
+    with pytest.raises(NotCompilable, match=r'The model has engine="torch"'):
+        bridge.pretrain(make("PPO", engine="torch"), {})
+
+
+# --- Episodes and DAgger ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_episodes_are_whole_and_their_observations_are_the_environments(normalized):
+    env = make_vec_env("CartPole-v1", 4, seed=0, env_kwargs={"max_episode_steps": 12})
+    model = make("PPO", VecNormalize(env) if normalized else env).learn(128)
+    episodes = bridge.record_episodes(model, make_vec_env("CartPole-v1", 3, env_kwargs={"max_episode_steps": 12}), 7)
+    ends = np.flatnonzero(episodes["terminations"] | episodes["truncations"])
+    assert episodes["episode"][ends].tolist() == [*range(7)]
+    assert len(ends) == 7
+    assert ends[-1] == len(episodes["actions"]) - 1
+    first = np.concatenate([[0], ends[:-1] + 1])
+    assert np.abs(episodes["observations"][first]).max() <= 0.05  # where CartPole begins, not normalized
+    assert (np.diff(np.append(first, ends[-1] + 1)) <= 12).all()
+    seen = model.env.normalize_obs(episodes["observations"]) if normalized else episodes["observations"]
+    np.testing.assert_array_equal(model.predict(seen, deterministic=True)[0], episodes["actions"])
+    assert bridge.pretrain(make("PPO"), episodes, n_epochs=1)["loss"].shape == (1,)
+
+
+@pytest.mark.parametrize("name", ["PPO", "DQN"])
+def test_an_expert_is_asked_where_the_learner_goes(name):
+    class Expert:
+        """Pushes to where the pole falls."""
+
+        def __init__(self):
+            self.asked = []
+
+        def predict(self, observation, deterministic):
+            assert deterministic
+            self.asked.append(observation)
+            return (observation[:, 2] + observation[:, 3] > 0).astype(np.int64), None
+
+        def get_vec_normalize_env(self):
+            return None
+
+    env = make_vec_env("CartPole-v1", 4, seed=0)
+    learning_rate = {"learning_rate": 0.0} if name == "PPO" else {"learning_rate": 1e-9}
+    model = make(name, env, policy_kwargs={"net_arch": [32]}, **learning_rate)
+    expert = Expert()
+    callback = bridge.DAggerCallback(expert, every=256, n_epochs=10, learning_rate=1e-2)
+    model.learn(1024 + 256, callback)
+    assert len(expert.asked) in (4, 5)
+    assert all(len(each) >= 200 or name == "PPO" for each in expert.asked)
+    observations = np.concatenate(expert.asked)
+    expected, _ = Expert().predict(observations, True)
+    assert (model.predict(observations, deterministic=True)[0] == expected).mean() > 0.9
+
+
+def test_a_clone_of_an_agent_plays_as_well():
+    env = TimeLimit(Counter(9, "box", "discrete"), 7)
+    expert = make("PPO", bridge.JaxVecEnv(env, 4, 0)).learn(512)
+    episodes = bridge.record_episodes(expert, bridge.JaxVecEnv(env, 4, 1), 40)
+    clone = make("DQN", make_env("DQN"))
+    bridge.pretrain(clone, episodes, n_epochs=30, learning_rate=1e-2)
+    same = clone.predict(episodes["observations"], deterministic=True)[0] == episodes["actions"]
+    assert jax.tree.all(same.mean() > 0.95)
