@@ -30,8 +30,8 @@ from bridge.host_env.processes.worker_process import WorkerError as WorkerError
 from bridge.host_env.serial_vec_env import SerialVecEnv as SerialVecEnv
 from bridge.host_env.vector_envs.ray_vector_env import RayVectorEnv as RayVectorEnv
 from bridge.imitation.dagger_callback import DAggerCallback as DAggerCallback
-from bridge.imitation.episodes import record_episodes as record_episodes
 from bridge.imitation.pretraining import pretrain as pretrain
+from bridge.imitation.recording_episodes import record_episodes as record_episodes
 from bridge.replay import HerReplayBuffer as HerReplayBuffer
 from bridge.replay import PrioritizedReplayBuffer as PrioritizedReplayBuffer
 from bridge.replay import ReplayBuffer as ReplayBuffer

@@ -14,7 +14,7 @@ from jaxenvs import learn
 
 @compiled
 class MaskableRecurrentPPO(CompiledMaskablePPO, stock.MaskableRecurrentPPO):  # type: ignore[misc]
-    """PPO with LSTM policies that never takes illegal actions, with the arguments of RecurrentPPO and `engine`.
+    """PPO with LSTM policies that never takes illegal actions: `sb3_contrib.RecurrentPPO` with masks and `engine`.
 
     Use it when one observation does not show the state of the environment, and the environment reports which actions
     are legal, as card games do. Neither Stable-Baselines3 nor sb3-contrib has it; its policies subclass sb3-contrib's

@@ -155,7 +155,18 @@ class PQNMultiInputPolicy(PQNPolicy):
 
 
 class PQN(OnPolicyAlgorithm):
-    """Parallelised Q-learning: Q-learning from rollouts, without a replay buffer and without a target network."""
+    """Parallelised Q-learning: Q-learning from rollouts, without a replay buffer and without a target network.
+
+    Args:
+      policy, env, learning_rate, gamma, stats_window_size, tensorboard_log, policy_kwargs, verbose: as in SB3's PPO.
+      rollout_buffer_class, rollout_buffer_kwargs, seed, device, _init_setup_model: as in SB3's PPO.
+      n_steps: steps of each environment in a rollout.
+      batch_size, n_epochs: size of the minibatches, and passes over a rollout.
+      gae_lambda: the lambda of the returns that values are moved to.
+      max_grad_norm: longer gradients are scaled down to this norm.
+      exploration_initial_eps, exploration_final_eps, exploration_fraction: the share of random actions at first and at
+        last, and the share of the training in which it falls.
+    """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
         "MlpPolicy": PQNPolicy,

@@ -97,7 +97,8 @@ def make_env(name="DQN", n_envs=N_ENVS, length=5, limit=7, kind="box", seed=0):
 def make(name="DQN", env=None, package=bridge, policy="MlpPolicy", **settings):
     spec = SPECS[name]
     shared = SETTINGS if spec.is_off_policy else ON_POLICY
-    policy = policy.replace("Policy", f"{spec.policy_kind}Policy")
+    if isinstance(policy, str):
+        policy = policy.replace("Policy", f"{spec.policy_kind}Policy")
     noise = {"action_noise": OrnsteinUhlenbeckActionNoise(np.zeros(2), np.full(2, 0.3))} if name == "TD3" else {}
     env = make_env(name) if env is None else env
     # SB3 writes into policy_kwargs.

@@ -11,7 +11,7 @@ from torch import nn
 import bridge
 from bridge.algorithms.specs import SPECS
 from bridge.stock.pytorch_simba import ResidualBlock, residual
-from tests.bridge.algorithms.cases import Walk, assert_equal, make, state_of
+from tests.bridge.algorithms.cases import Walk, assert_equal, make
 from tests.stock import STOCK
 
 # Blocks of the actor and of the critics.
@@ -22,8 +22,8 @@ NAMES = [name for name in SPECS if "SimbaPolicy" in SPECS[name].cls.policy_alias
 def simba(name, package=bridge, **settings):
     arch = OFF_POLICY if SPECS[name].is_off_policy else ON_POLICY
     kwargs = {"net_arch": copy.deepcopy(arch), **settings.pop("policy_kwargs", {})}
-    policy = bridge.PPO.policy_aliases if name == "PPO" else SPECS[name].cls.policy_aliases
-    return make(name, package=package, policy=policy["SimbaPolicy"], policy_kwargs=kwargs, **settings)
+    policy = SPECS[name].cls.policy_aliases["SimbaPolicy"]
+    return make(name, package=package, policy=policy, policy_kwargs=kwargs, **settings)
 
 
 def test_a_network_is_the_papers():
@@ -78,7 +78,7 @@ def test_targets_and_optimizers_have_the_blocks():
 def test_it_learns_what_pytorch_learns(name):
     """From equal batches: TD3's of one seed, without noise, and PPO's of one rollout in one minibatch."""
     if name == "TD3":
-        settings = {"target_policy_noise": 0.0, "action_noise": None, "learning_rate": 1e-2}
+        settings = {"target_policy_noise": 0.0, "action_noise": None, "learning_rate": 1e-3}
         models = []
         for package in (bridge, STOCK):
             env = bridge.make_vec_env(Walk, 1, backend="serial")
@@ -101,5 +101,5 @@ def test_it_learns_what_pytorch_learns(name):
             model.set_logger(configure(None, []))
             model.train()
     states = [{name: each.numpy() for name, each in model.policy.state_dict().items()} for model in (ours, stock)]
-    assert_equal(*states, rtol=2e-3, atol=1e-4)
-    assert state_of(ours)["_n_updates"] == state_of(stock)["_n_updates"] > 0
+    assert_equal(*states, rtol=2e-3, atol=3e-4)
+    assert ours._n_updates == stock._n_updates > 0

@@ -153,7 +153,7 @@ def test_only_discrete_actions_and_its_own_networks_are_taken():
 
 @pytest.mark.thorough
 def test_it_solves_cartpole():
-    num_envs, n_steps, iterations = 32, 64, 200
+    num_envs, n_steps, iterations = 32, 64, 244  # with the hyperparameters of the paper
     venv = jaxenvs.make_vec("CartPole-v1", num_envs)
     done = np.arange(iterations) / iterations
     pqn = learn.PQN(
@@ -161,9 +161,9 @@ def test_it_solves_cartpole():
         n_epochs=4,
         gae_lambda=0.95,
         learning_rate=1e-4 * (1 - done),
-        exploration_rate=np.interp(done, [0, 0.2], [1, 0.05]),
+        exploration_rate=np.interp(done, [0, 0.2], [1, 0.2]),
     )
     network = learn.PQNNetwork.of(venv.env, (128, 128))
     training = learn.Training(venv, network, pqn, iterations * n_steps * num_envs)
     result = jax.jit(learn.train)(jax.random.key(0), training)
-    assert np.nanmean(result.metrics["episode_return"][-20:]) > 400
+    assert np.nanmean(result.metrics["iteration_episode_return"][-60:]) > 350  # a fifth of the actions is random

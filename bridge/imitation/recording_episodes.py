@@ -39,7 +39,8 @@ def record_episodes(
     left = [(n_episodes + index) // venv.num_envs for index in range(venv.num_envs)]
     running: list[list[Any]] = [[] for _ in left]
     episodes: list[list[Any]] = []
-    observation, state, starts = venv.reset(), None, np.ones(venv.num_envs, bool)
+    observation: Any = venv.reset()
+    state, starts = None, np.ones(venv.num_envs, bool)
     while any(left):
         original: Any = venv.get_original_obs() if isinstance(venv, VecNormalize) else observation
         seen = observation if normalize is None else normalize.normalize_obs(observation)
