@@ -81,6 +81,8 @@ for block in json.load(sys.stdin):
 """
 # What a block does before JAX runs, as `import bridge` and `reserve_threads()`, comes too late behind another block.
 STARTED = {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "0", "PJRT_NPROC": str((os.cpu_count() or 1) + 2)}
+# Most pages compile much, and run it once.
+STARTED["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 
 # With other flags, rounding differs, and one training in sixteen ends in a dip of its learning curve.

@@ -17,6 +17,8 @@ from jaxenvs.envs import SUITES
 from tests.masked_environments import Locks
 
 IDS = [spec.id for suite in SUITES for spec in suite.ENVIRONMENTS]
+# What is compiled runs a few steps only.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 NUM_ENVS, NUM_STEPS, NUM_DEVICES = 16, 3, 2  # from 16 environments on, only those that ended are started
 DIVIDED = PartitionSpec("devices")
 SMALL = {"train_freq": 3, "batch_size": 8, "learning_starts": 30, "buffer_size": 400, "gradient_steps": 2}
@@ -158,13 +160,13 @@ def run_checkify(function: Any) -> Any:
     # Not for NaN: metrics of episodes are NaN until the first episode has ended, and physics would compile for minutes.
     # `debug_nans` looks for it.
     checks = checkify.index_checks | checkify.div_checks
-    error, result = jax.jit(checkify.checkify(function, errors=checks))(key())
+    error, result = jit(checkify.checkify(function, errors=checks))(key())
     error.throw()
     return result
 
 
 def run_guarded(function: Any) -> Any:
-    compiled, given = jax.jit(function), key()
+    compiled, given = jit(function), key()
     with jax.transfer_guard("disallow"):
         return jax.block_until_ready(compiled(given))
 
@@ -176,16 +178,16 @@ def run_without_jit(function: Any) -> Any:
 
 def run_with_debug_nans(function: Any) -> Any:
     with jax.debug_nans(True):  # a training asks for the setting while it is traced, so it must be traced anew
-        return jax.jit(lambda key: function(key))(key())
+        return jit(lambda key: function(key))(key())
 
 
 def run_in_x64(function: Any) -> Any:
     with jax.enable_x64(True):
-        return jax.jit(function)(key())
+        return jit(function)(key())
 
 
 def run_remat(function: Any) -> Any:
-    return jax.jit(jax.remat(function))(key())
+    return jit(jax.remat(function))(key())
 
 
 RUN = {
