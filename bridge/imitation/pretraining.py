@@ -41,7 +41,7 @@ def pretrain(
     progress_bar: bool = False,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Train a model's policy to act as in recorded data: behaviour cloning. `model.learn` then goes on from there.
+    """Train a model's policy to act as in recorded data: behaviour cloning. `model.learn` continues from there.
 
     The loss is the negative log-likelihood of the actions, where the values of DQN, QRDQN and PQN count as logits; for
     TD3 and DDPG it is the squared distance of actions that are scaled to [-1, 1]. Adam minimizes it, with a state of
@@ -57,7 +57,7 @@ def pretrain(
       batch_size: rows of a gradient step. The rows that are left over in an epoch are not used in it.
       learning_rate: of Adam.
       held_out: the share of the rows that is not trained on, and measured after each epoch; 0 for none.
-      patience: end after so many epochs in a row without a smaller held-out loss, and keep the weights of the best
+      patience: end after this many epochs in a row without a smaller held-out loss, and keep the weights of the best
         epoch. None: train all epochs.
       progress_bar: show a bar on stderr.
       seed: of the rows that are held out, and of the orders.

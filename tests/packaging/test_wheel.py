@@ -71,5 +71,8 @@ def test_the_extra_of_sb3_contrib_adds_it_to_that_of_sb3(dist):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
         needs = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist")
-    of_contrib = {each.partition(";")[0].strip() for each in needs if "extra == 'contrib'" in each.replace('"', "'")}
-    assert {re.split(r"[<>=]", each)[0] for each in of_contrib} == {"jaxenvs[sb3]", "sb3-contrib"}
+    of_extra = {
+        extra: {re.split(r"[<>=;\[ ]", each)[0] for each in needs if re.search(rf"extra == .{extra}.", each)}
+        for extra in ("sb3", "contrib")
+    }
+    assert of_extra["contrib"] == of_extra["sb3"] | {"sb3-contrib"}

@@ -108,7 +108,7 @@ class _Networks(ModuleView):
 
 
 class _Values(ModuleView):
-    """What a PQNPolicy computes: the values of all actions."""
+    """Module that computes the values of all actions, as a PQNPolicy does."""
 
     pi_features_extractor: nn.Module
     mlp_extractor: QExtractor

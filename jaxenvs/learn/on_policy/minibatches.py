@@ -151,7 +151,7 @@ class MinibatchSettings(OnPolicySettings):
 
     @property
     def _may_end(self) -> bool:
-        """Whether an update may end before its last step."""
+        """Return whether an update may end before its last step."""
         return False
 
     def _goes_on(self, statistics: jax.Array) -> jax.Array:
