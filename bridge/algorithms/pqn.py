@@ -50,6 +50,7 @@ class PQN(CompiledOnPolicyAlgorithm, stock.PQN):
 
     def _record(self, settings: learn.PQN, metrics: dict[str, float]) -> None:
         self._n_updates += int(metrics.pop("epochs"))
+        self.logger.record("rollout/exploration_rate", self.exploration_rate)
         for name, value in metrics.items():
             self.logger.record(f"train/{name}", np.float64(value) if name in settings.STATISTICS else value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")

@@ -237,7 +237,6 @@ class PQN(OnPolicyAlgorithm):
         self._set_exploration_rate()
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
-        self.logger.record("rollout/exploration_rate", self.exploration_rate)
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
         self._set_exploration_rate()
 
@@ -264,6 +263,9 @@ class PQN(OnPolicyAlgorithm):
                 self.policy.optimizer.step()
         self._n_updates += self.n_epochs
         buffer = self.rollout_buffer
+        self.logger.record(
+            "rollout/exploration_rate", self.exploration_rate
+        )  # of the next rollout, which is logged next
         self.logger.record("train/loss", np.mean(losses))
         self.logger.record("train/q_values", np.mean(means))
         self.logger.record(

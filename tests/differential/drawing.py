@@ -12,7 +12,8 @@ from tests.differential.user_classes.overriding import METHODS, SPECIAL
 
 # With few settings, of an algorithm each: what functions are compiled for is most of what they cost.
 OBSERVATIONS = {
-    **{"PPO": "box", "A2C": "discrete", "MaskablePPO": "box", "RecurrentPPO": "box"},
+    **{"PPO": "box", "A2C": "discrete", "MaskablePPO": "box", "RecurrentPPO": "box", "PQN": "box"},
+    "MaskableRecurrentPPO": "discrete",
     **{"DQN": "dict", "SAC": "box", "TD3": "discrete", "DDPG": "dict", "QRDQN": "box", "TQC": "dict", "CrossQ": "box"},
 }
 LOOKS = (

@@ -18,11 +18,14 @@ from tests.differential.environments import LONGEST, make_env
 from tests.differential.user_classes import buffers, extractors
 from tests.differential.user_classes.overriding import subclass
 
-ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO", "CrossQ", "RecurrentPPO")
+ALGORITHMS = (
+    *("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO", "CrossQ", "RecurrentPPO"),
+    *("MaskableRecurrentPPO", "PQN"),
+)
 # Whose settings are of a class, or of one that begins as that does.
-ON_POLICY, PPOS, Q_LEARNING, SOFT = (
+ON_POLICY, IN_MINIBATCHES, PPOS, Q_LEARNING, SOFT = (
     tuple(name for name in ALGORITHMS if issubclass(SPECS[name].settings, of))
-    for of in (learn.OnPolicySettings, learn.PPO, learn.DQN, learn.SAC)
+    for of in (learn.OnPolicySettings, learn.MinibatchSettings, learn.PPO, learn.DQN, learn.SAC)
 )
 # The ends of the names of running statistics, which begin as they are made.
 RUNNING = ("ra_mean", "ra_var", "steps")
@@ -80,7 +83,7 @@ class Setting:
 
     @property
     def actions(self) -> str:
-        if self.algorithm == "MaskablePPO":
+        if self.algorithm in ("MaskablePPO", "MaskableRecurrentPPO", "PQN"):
             return "discrete"
         if self.is_on_policy:
             return "box" if self.sde or not (self.exact or self.num_envs == 1) else "discrete"
@@ -153,7 +156,7 @@ def make(library: Any, setting: Setting, number: int) -> Any:
     if setting.algorithm == "A2C":
         arguments["use_rms_prop"] = not setting.optimizer
     policy = POLICIES.get(setting.observations, "MlpPolicy")
-    if setting.algorithm == "RecurrentPPO":
+    if "Recurrent" in setting.algorithm:
         policy = policy.replace("Policy", "LstmPolicy")
         policy_kwargs["lstm_hidden_size"] = 4
     cls = subclass(getattr(library, setting.algorithm), setting.overrides)
@@ -179,12 +182,18 @@ def new_env(setting: Setting, num_envs: int | None = None, length: int | None = 
 def sizes(setting: Setting, num_envs: int) -> dict[str, int]:
     """Of a rollout one minibatch; of a replay buffer one row, where nothing drawn may have an effect."""
     if setting.is_on_policy:
-        return {"batch_size": 4 * num_envs} if setting.algorithm in PPOS else {}
+        return {"batch_size": 4 * num_envs} if setting.algorithm in IN_MINIBATCHES else {}
     return {"buffer_size": num_envs if setting.exact and setting.observations != "goal" else 16}
 
 
 def _on_policy(setting: Setting) -> dict[str, Any]:
-    return {"n_steps": 4} | ({"n_epochs": 2} if setting.algorithm in PPOS else {}) | sizes(setting, setting.num_envs)
+    arguments: dict[str, Any] = {"n_steps": 4, **sizes(setting, setting.num_envs)}
+    if setting.algorithm in IN_MINIBATCHES:
+        arguments["n_epochs"] = 2
+    if setting.algorithm == "PQN":
+        epsilon = 0.0 if setting.exact else 0.5
+        arguments |= {"exploration_initial_eps": epsilon, "exploration_final_eps": epsilon / 2}
+    return arguments
 
 
 def _off_policy(setting: Setting) -> dict[str, Any]:
@@ -222,13 +231,13 @@ def begin(model: Any, setting: Setting, number: int) -> None:
     """Write into a model the weights with which programs begin, the same for each library."""
     state = model.policy.state_dict()
     for name, values in state.items():
-        if name.endswith(RUNNING):
+        if name.endswith(RUNNING) or name == "exploration_rate":
             continue
         # Of targets, the same as of what they follow.
         begins_at = zlib.crc32(name.replace("_target", "").encode()) % 1000 + 100 * number
         values.copy_(torch.from_numpy(0.6 * np.sin(begins_at + 1.7 * np.arange(values.numel()))).view_as(values))
         if setting.exact and setting.algorithm in SOFT and "log_std" in name:
             values.fill_(0.0 if name.endswith("weight") else -30.0)
-        if setting.exact and setting.is_on_policy and name == "action_net.bias":
+        if setting.exact and setting.is_on_policy and name in ("action_net.bias", "mlp_extractor.q_net.3.bias"):
             values.copy_(torch.tensor([SURE, 0.0]))
     model.policy.load_state_dict(state)

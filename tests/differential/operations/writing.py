@@ -18,6 +18,7 @@ NETWORKS = {
     "A2C": ("mlp_extractor", "value_net"),
     "MaskablePPO": ("mlp_extractor", "value_net"),
     "RecurrentPPO": ("mlp_extractor", "lstm_critic"),
+    "PQN": ("mlp_extractor",),
     "DQN": ("q_net", "q_net_target"),
     "QRDQN": ("quantile_net", "quantile_net_target"),
     "SAC": ("actor", "critic", "critic_target"),
@@ -28,7 +29,7 @@ NETWORKS = {
 }
 # Biases and weights that make actions the same whatever is drawn, and what may not be any number: nothing may be
 # written into them.
-CERTAIN = ("action_net.bias", "log_std", "ra_var", "steps")
+CERTAIN = ("action_net.bias", "q_net.3.bias", "exploration_rate", "log_std", "ra_var", "steps")
 
 
 def networks(model: Any) -> tuple[str, ...]:
@@ -200,7 +201,11 @@ def replace(model: Any, net: int, how: str) -> None:
     if how == "layer":
         module = network(model, net)
         for path, layer in module.named_modules():
-            if isinstance(layer, torch.nn.Linear) and path and not any(c.split(".")[0] in path for c in CERTAIN):
+            if (
+                isinstance(layer, torch.nn.Linear)
+                and path
+                and not any((c.rpartition(".")[0] or c) in path for c in CERTAIN)
+            ):
                 new = torch.nn.Linear(layer.in_features, layer.out_features)
                 begins_at = zlib.crc32(path.encode()) % 1000
                 for parameter in new.parameters():
