@@ -263,9 +263,8 @@ class PQN(OnPolicyAlgorithm):
                 self.policy.optimizer.step()
         self._n_updates += self.n_epochs
         buffer = self.rollout_buffer
-        self.logger.record(
-            "rollout/exploration_rate", self.exploration_rate
-        )  # of the next rollout, which is logged next
+        # Of the next rollout, which is logged next.
+        self.logger.record("rollout/exploration_rate", self.exploration_rate)
         self.logger.record("train/loss", np.mean(losses))
         self.logger.record("train/q_values", np.mean(means))
         self.logger.record(

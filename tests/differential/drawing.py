@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.differential.running import Program
-from tests.differential.settings import ALGORITHMS, ON_POLICY, Q_LEARNING, SOFT, Setting
+from tests.differential.settings import ALGORITHMS, ON_POLICY, OURS, Q_LEARNING, SOFT, Setting
 from tests.differential.user_classes.overriding import METHODS, SPECIAL
 
 # With few settings, of an algorithm each: what functions are compiled for is most of what they cost.
@@ -70,11 +70,12 @@ class Drawer:
 
     def _setting(self, number: int, envs: tuple[str, ...]) -> Setting:
         pick, chance = self.random.choice, self._chance
-        algorithm = ALGORITHMS[number % len(ALGORITHMS)]
+        algorithms, number = (ALGORITHMS, number) if number >= 0 else (OURS, -1 - number)
+        algorithm = algorithms[number % len(algorithms)]
         exact = chance(0.6)
         settings: dict[str, Any] = {
             "algorithm": algorithm,
-            "env": envs[number // len(ALGORITHMS) % len(envs)],
+            "env": envs[number // len(algorithms) % len(envs)],
             "exact": exact,
             "length": pick([1, 2, 3, 5, 7]),
             "truncates": pick([0, 0, 1]),

@@ -18,13 +18,12 @@ from tests.differential.environments import LONGEST, make_env
 from tests.differential.user_classes import buffers, extractors
 from tests.differential.user_classes.overriding import subclass
 
-ALGORITHMS = (
-    *("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO", "CrossQ", "RecurrentPPO"),
-    *("MaskableRecurrentPPO", "PQN"),
-)
+ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO", "CrossQ", "RecurrentPPO")
+# Which SB3 does not have. Their programs are drawn from negative numbers, so that those of the others keep theirs.
+OURS = ("MaskableRecurrentPPO", "PQN")
 # Whose settings are of a class, or of one that begins as that does.
 ON_POLICY, IN_MINIBATCHES, PPOS, Q_LEARNING, SOFT = (
-    tuple(name for name in ALGORITHMS if issubclass(SPECS[name].settings, of))
+    tuple(name for name in (*ALGORITHMS, *OURS) if issubclass(SPECS[name].settings, of))
     for of in (learn.OnPolicySettings, learn.MinibatchSettings, learn.PPO, learn.DQN, learn.SAC)
 )
 # The ends of the names of running statistics, which begin as they are made.
@@ -39,7 +38,7 @@ class Setting:
     """What a program begins with.
 
     Attributes:
-      algorithm: one of ALGORITHMS.
+      algorithm: one of ALGORITHMS or OURS.
       env: "jax" or "gymnasium".
       observations: "box", "discrete" or "dict"; "bytes" and "image" are of uint8; "large" is of int64 beyond 32 bits,
         "parts" a Dict with such; "goal" with a HerReplayBuffer, which on the host draws what SB3's does.

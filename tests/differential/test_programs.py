@@ -14,7 +14,7 @@ from tests.differential.comparing import KNOWN, compare
 from tests.differential.drawing import OBSERVATIONS
 from tests.differential.running import Program
 from tests.differential.searching import search
-from tests.differential.settings import ALGORITHMS, Setting
+from tests.differential.settings import ALGORITHMS, OURS, Setting
 
 ENVS = ("jax", "gymnasium")
 # Of each algorithm, of sb3-contrib's half as many: 306 together. In JAX environments most compile what none before did.
@@ -28,15 +28,17 @@ def _how_many(algorithm, env):
 
 
 def _numbers(algorithm, env, programs):
-    step = len(ALGORITHMS) * len(ENVS)
-    number = ALGORITHMS.index(algorithm) + len(ALGORITHMS) * ENVS.index(env)
-    return range(number, number + programs * step, step)
+    algorithms = OURS if algorithm in OURS else ALGORITHMS
+    step = len(algorithms) * len(ENVS)
+    number = algorithms.index(algorithm) + len(algorithms) * ENVS.index(env)
+    numbers = range(number, number + programs * step, step)
+    return [-1 - number for number in numbers] if algorithm in OURS else numbers
 
 
-@pytest.mark.thorough(but=[f"{name}-gymnasium-first" for name in ALGORITHMS])
+@pytest.mark.thorough(but=[f"{name}-gymnasium-first" for name in (*ALGORITHMS, *OURS)])
 @pytest.mark.parametrize(
     ("algorithm", "env", "which"),
-    itertools.product(ALGORITHMS, ENVS, ["first", "all"]),
+    itertools.product((*ALGORITHMS, *OURS), ENVS, ["first", "all"]),
 )
 def test_programs_end_where_stable_baselines3_does(algorithm, env, which):
     programs = FIRST[env] if which == "first" else _how_many(algorithm, env)
@@ -47,7 +49,7 @@ def test_programs_end_where_stable_baselines3_does(algorithm, env, which):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("env", ENVS)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, *OURS])
 def test_programs_of_all_settings_end_where_stable_baselines3_does(algorithm, env):
     result = search(_numbers(algorithm, env, 15), most=1)
     assert not result.finds, str(result.finds[0])
