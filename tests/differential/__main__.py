@@ -15,7 +15,12 @@ from tests.differential.searching import search
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--programs", type=int, default=300, help="how many")
-    parser.add_argument("--seed", type=int, default=0, help="the number of the first of them")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="the number of the first of them; those below 0 are of the algorithms that SB3 does not have",
+    )
     parser.add_argument("--env", choices=["jax", "gymnasium"], action="append", help="of these environments alone")
     parser.add_argument("--few", action="store_true", help="settings that share few compiled functions")
     parser.add_argument("--most", type=int, default=20, help="stop after so many kinds of differences")
