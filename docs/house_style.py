@@ -142,7 +142,8 @@ def expand(init: Function, stock: str) -> None:
     init.parameters.add(engine)
     library = stock.partition(".")[0].replace("_", "-")
     lines = [f"{name}: {texts[name]}" for name in (each.name for each in init.parameters) if name in texts]
-    first = f"Create a model of {stock.rpartition('.')[2]}, with the defaults of {library} {version(library)}."
+    defaults = "" if library in OURS else f", with the defaults of {library} {version(library)}"
+    first = f"Create a model of {stock.rpartition('.')[2]}{defaults}."
     init.docstring = Docstring("\n  ".join([f"{first}\n\nArgs:", *lines]), parent=init, parser="google")
 
 
