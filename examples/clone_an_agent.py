@@ -24,4 +24,4 @@ if __name__ == "__main__":
     for name, model in (("agent", expert), ("clone", clone)):
         print(f"{name}: return {evaluate(model, 'CartPole-v1', 100).returns.mean():.1f}")
 
-    clone.learn(4_000)  # goes on from there
+    clone.learn(4_000)  # continues from there

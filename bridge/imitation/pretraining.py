@@ -113,7 +113,7 @@ def _fit(
     acting = plan.learner.acting()
     params, *statistics = acting.values()
     network = plan.network if POLICY in acting else plan.actor.network
-    epoch, measure = _compiled_functions(network, bool(getattr(plan._inputs[1], "squash_output", False)))
+    epoch, measure = _compiled_functions(network)
     train, test = (jax.device_put((network.from_host(seen), action)) for seen, action in (train, test))
     size = len(train[1])
     batch_size = min(batch_size, size)
@@ -133,7 +133,7 @@ def _fit(
 
 
 @cached_by_device
-def _compiled_functions(network: Any, squashes: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the functions of an epoch of gradient steps, and of the loss of held-out rows."""
 
     def loss_of(params: Any, statistics: list[Any], observation: Any, action: Any) -> jax.Array:

@@ -75,7 +75,8 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
 
 def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> None:
     """Refuse policies that act as their translation does, but would learn something else."""
-    require_methods(policy, _base(policy), TRAINING)
+    base = _base(policy)
+    require_methods(policy, base, (*TRAINING, "q_values") if base is PQNPolicy else TRAINING)
     require_same_gradients(policy, network.module, policy.optimizer, elsewhere={"log_std", *network.learnt_elsewhere})
     if network.depends_on_training:
         raise NotCompilable("The networks compute something else in training mode, as Dropout does.")

@@ -92,6 +92,17 @@ def test_a_policy_can_be_saved_alone(tmp_path):
     assert_equal({name: each.numpy() for name, each in loaded.state_dict().items()}, weights(model))
 
 
+class Negated(bridge.PQN.policy_aliases["MlpPolicy"]):
+    def q_values(self, obs):
+        return -super().q_values(obs)
+
+
+def test_a_policy_with_values_of_the_users_learns_in_pytorch():
+    plan = make("PQN", policy=Negated).plan
+    assert not plan.updates
+    assert "overrides q_values" in str(plan)
+
+
 def test_other_actions_than_discrete_are_refused():
     with pytest.raises(AssertionError, match="only supports"):
         bridge.PQN("MlpPolicy", "Pendulum-v1")
