@@ -45,6 +45,8 @@ NETWORKS: dict[str, tuple[str, list[int] | dict[str, list[int]] | None, str]] = 
     "MultiInputPolicy, Box actions": ("MultiInputPolicy", None, "image_and_vector, Box"),
     "MlpPolicy 64-64, legal actions": ("MlpPolicy", [64, 64], "four_numbers"),
     "MlpLstmPolicy 64-64": ("MlpLstmPolicy", [64, 64], "CartPole-v1"),
+    "MlpLstmPolicy 64-64, legal actions": ("MlpLstmPolicy", [64, 64], "four_numbers"),
+    "SimbaPolicy 128, 512-512, Pendulum-v1": ("SimbaPolicy", {"pi": [128], "qf": [512, 512]}, "Pendulum-v1"),
     "MlpPolicy of 128 numbers": ("MlpPolicy", [64, 64], "wide"),
     "MultiInputPolicy of vectors": ("MultiInputPolicy", [64, 64], "vectors"),
     "MultiInputPolicy 256-256, BitFlipping(15)": ("MultiInputPolicy", [256, 256], "bits"),
@@ -155,10 +157,13 @@ class Side:
         policy, layers, _ = NETWORKS[self.cell.network]
         if not hasattr(self.algorithms, self.cell.algorithm):  # of stock SB3
             self.algorithms = importlib.import_module("sb3_contrib")
+        network: dict[str, Any] | None = None if layers is None else {"net_arch": layers}
+        if network and policy == "SimbaPolicy" and self.side == OURS:  # as SBX's has it
+            network["optimizer_class"] = importlib.import_module("torch").optim.AdamW
         self.model = getattr(self.algorithms, self.cell.algorithm)(
             policy,
             self._environments(),
-            policy_kwargs=None if layers is None else {"net_arch": layers},
+            policy_kwargs=network,
             seed=0,
             **{"device": "cpu", **self._arguments()},
         )

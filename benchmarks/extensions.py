@@ -1,0 +1,126 @@
+"""Compare what is jaxenvs' own with the nearest that there is: algorithms, a network, and pretraining.
+
+    python -m benchmarks.extensions [--parts steps pretrain] [--rounds 9] [--quick]
+
+steps: PQN beside PPO and MaskableRecurrentPPO beside RecurrentPPO, all of bridge; SAC with SimBa networks beside SBX's.
+pretrain: behaviour cloning beside a loop in PyTorch. benchmarks.learning measures the returns.
+
+A full run installs SBX in a separate virtual environment, .bench/sbx, if it is missing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+import bridge
+from benchmarks import common
+from benchmarks.never_slower import Options, time_cells
+from benchmarks.peers import client
+from benchmarks.peers.cell import HOST, JAX, OURS, SBX, Cell
+
+PARTS = ("steps", "pretrain")
+# The rollout of `jaxenvs train pqn CartPole-v1`, for both.
+ROLLOUT: dict[str, Any] = {"batch_size": 128, "n_epochs": 4}
+MASKS = "MlpLstmPolicy 64-64, legal actions"
+SIMBA = "SimbaPolicy 128, 512-512, Pendulum-v1"
+# What is measured: ours, what it is compared with, and the bar.
+PAIRS: tuple[tuple[tuple[str, Cell], tuple[str, Cell], float], ...] = (
+    (
+        (OURS, Cell("PQN", "MlpPolicy 64-64", JAX, 32, 64, settings=ROLLOUT)),
+        (OURS, Cell("PPO", "MlpPolicy 64-64", JAX, 32, 64, settings=ROLLOUT)),
+        1.0,
+    ),
+    (
+        (OURS, Cell("MaskableRecurrentPPO", MASKS, JAX, 8, 128)),
+        (OURS, Cell("RecurrentPPO", MASKS, JAX, 8, 128)),
+        0.95,
+    ),
+    ((OURS, Cell("SAC", SIMBA, HOST, 1, 128)), (SBX, Cell("SAC", SIMBA, HOST, 1, 128)), 1.0),
+)
+ROWS, BATCH, TIMES_FASTER = 100_000, 64, 5.0
+
+NOTES = [
+    "steps: each side is one process from start to end, as in never_slower. Sides take turns, and each continues its "
+    "own training. PQN and PPO have the same rollout and passes. The recurrent ones train on four numbers and four "
+    "actions, of which another one is illegal in each step. SimBa has the paper's widths, SB3's settings and AdamW, on "
+    "Gymnasium's Pendulum.",
+    f"pretrain: an epoch over {ROWS:,} rows of four numbers and one of two actions, in batches of {BATCH}, for PPO's "
+    "64-64 networks. The loop shuffles, takes rows by index and minimizes the negative log-likelihood with Adam.",
+]
+
+
+def measure_steps(report: common.Report, options: Options, sbx: Path | None) -> None:
+    """Measure the steps per second of each pair in turns."""
+    for ours, other, at_least in PAIRS:
+        if report.has("steps", model=str(ours[1])) or (other[0] == SBX and sbx is None):
+            continue
+        sides = {f"{side} {cell.algorithm}": (side, cell, sbx if side == SBX else None) for side, cell in (ours, other)}
+        timings, _ = time_cells(sides, options)
+        speeds = [
+            max(timing.steps_per_second for key, timing in timings.items() if key.startswith(f"{name}, "))
+            for name in sides
+        ]
+        rows = [
+            {"model": str(cell), "side": side, "steps_per_second": speed}
+            for (side, cell, _), speed in zip(sides.values(), speeds)
+        ]
+        report.add("steps", rows)
+        if not options.quick:
+            report.bar(" / ".join(sides), speeds[0] / speeds[1], at_least)
+
+
+def measure_pretrain(report: common.Report, options: Options) -> None:
+    """Measure epochs of `pretrain` and of a loop in PyTorch in turns."""
+    rng, size = np.random.default_rng(0), ROWS // (100 if options.quick else 1)
+    data = {"observations": rng.normal(size=(size, 4)).astype(np.float32), "actions": rng.integers(0, 2, size)}
+    models = [bridge.PPO("MlpPolicy", bridge.make_vec_env("CartPole-v1", 1), seed=0, device="cpu") for _ in range(2)]
+    policy = models[1].policy
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+    observations, actions = (torch.as_tensor(each) for each in data.values())
+
+    def loop(threads: int) -> float:
+        torch.set_num_threads(threads)
+        losses = []
+        for rows in torch.randperm(size).split(BATCH):
+            loss = -policy.get_distribution(observations[rows]).log_prob(actions[rows]).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return math.fsum(losses) / len(losses)
+
+    counts = dict.fromkeys((torch.get_num_threads(), 1))
+    sides = {"pretrain": common.Side(lambda: bridge.pretrain(models[0], data, n_epochs=1, held_out=0), size)}
+    sides |= {f"PyTorch, {count}": common.Side(lambda count=count: loop(count), size) for count in counts}
+    timings = common.interleave(sides, options.rounds)
+    report.add("pretrain", [{"side": name} | timing.row() for name, timing in timings.items()])
+    if not options.quick:
+        ours, *others = (timing.steps_per_second for timing in timings.values())
+        report.bar("pretrain / a loop in PyTorch, rows per second", ours / max(others), TIMES_FASTER)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.Command(__doc__, parts=PARTS, rounds=9)
+    arguments = parser.options(argv)
+    quick = arguments.quick
+    if not quick:  # compile times are no figures here
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        jax.config.update("jax_enable_compilation_cache", False)
+    options = Options(arguments.rounds, quick)
+    report = common.Report("extensions", {"rounds": options.rounds, "quick": quick}, NOTES, arguments)
+    if "steps" in arguments.parts:
+        measure_steps(report, options, client.interpreter("sbx", install=not quick))
+    if "pretrain" in arguments.parts and not report.has("pretrain", side="pretrain"):
+        measure_pretrain(report, options)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()
