@@ -18,9 +18,8 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.memory import peak_megabytes, resident_megabytes
 from benchmarks.peers import callbacks
-from benchmarks.peers.worker import answer
+from benchmarks.peers.worker import answer, peak_megabytes, resident_megabytes
 
 STOCK, OURS, SBX = "stock SB3", "bridge", "SBX"
 PACKAGES = {STOCK: "stable_baselines3", OURS: "bridge", SBX: "sbx"}

@@ -33,6 +33,9 @@ ExportedOptimizers = tuple[tuple[str, ExportedOptimizer], ...]
 # From this many rows of a minibatch times parameters, an update takes up to a fifth less time if XLA runs kernels side
 # by side; below it takes up to a fifth more (multilayer perceptrons from 64 to 400 wide, on two cores).
 LARGE_UPDATE = 8_000_000
+# Of a vector, XLA copies each array before it multiplies it. From this many parameters on, that takes longer than
+# passing them apart: a tenth of an update of SAC's 256-256, a fifth of one with residual blocks of 512.
+SPLIT_FROM = 100_000
 # From this many parameters, updates take a fifth less time if the memory that one frees is kept for the next, and from
 # two million on, if more of it is kept (CrossQ: 46 instead of 57 ms).
 LARGE_NETWORKS, LARGEST_NETWORKS, KEPT_FOR_LARGEST = 500_000, 2_000_000, 8 * MOST_FROM_HEAP
@@ -41,7 +44,8 @@ LARGE_NETWORKS, LARGEST_NETWORKS, KEPT_FOR_LARGEST = 500_000, 2_000_000, 8 * MOS
 class Learner:
     """Parameters, targets and moments: PyTorch's tensors, each list of which is also a vector.
 
-    A vector is the memory of its tensors wherever possible: an update reads it as it is, and ends with one copy.
+    A vector is the memory of its tensors wherever possible: an update reads it as it is, and ends with one copy. Of
+    large networks, compiled functions take and return the vectors in their parts, a tuple for each.
 
     Attributes:
       optimizers: PyTorch's, by name. The first one trains the network that acts.
@@ -72,8 +76,8 @@ class Learner:
             raise NotCompilable("Two parameters share memory, which an update in PyTorch changes twice.")
         for vector in (*self._params.values(), *self._targets.values()):
             vector.move()
-        self._moments = {name: _Moments(each, self._params[name]) for name, each in self.optimizers.items()}
         self.num_params = sum(sum(vector.sizes) for vector in self._params.values())
+        self._moments = {name: _Moments(each, self._params[name]) for name, each in self.optimizers.items()}
         if self.num_params >= LARGE_NETWORKS:
             keep_freed_memory(KEPT_FOR_LARGEST if self.num_params >= LARGEST_NETWORKS else MOST_FROM_HEAP)
         self.vectors()  # raises if something has no translation
@@ -89,18 +93,23 @@ class Learner:
         Raises:
           NotCompilable: parameters of one optimizer differ in the number of steps that they took.
         """
+        split = self._is_split()
         params, targets = (
-            {name: each.read() for name, each in group.items()} for group in (self._params, self._targets)
+            {name: each.read_as(split) for name, each in group.items()} for group in (self._params, self._targets)
         )
-        return params, targets, {name: each.read() for name, each in self._moments.items()}
+        return params, targets, {name: each.read(split) for name, each in self._moments.items()}
 
     def acting(self) -> Vectors:
         """Return the params of the network that acts, and its running statistics, by name."""
         name = next(iter(self._params))
         statistics = self._targets.get(f"{name}_statistics")
-        return {name: self._params[name].read()} | (
+        return {name: self._params[name].read_as(self._is_split())} | (
             {} if statistics is None else {f"{name}_statistics": statistics.read()}
         )
+
+    def _is_split(self) -> bool:
+        # An accelerator begins each kernel anew: there, one vector is better.
+        return self.num_params >= SPLIT_FROM and accelerator() is None
 
     def write_back(self, params: Vectors, targets: Vectors, states: Vectors) -> None:
         """Write the vectors that a compiled function returned of the last `vectors` back to PyTorch.
@@ -114,7 +123,7 @@ class Learner:
             _require_numbers(name, vector, params[name])
         for group, vectors in ((self._params, params), (self._targets, targets)):
             for name, each in group.items():
-                each.write(np.asarray(vectors[name]))
+                each.write(vectors[name])
         for name, moments in self._moments.items():
             moments.write(states[name])
 
@@ -162,33 +171,37 @@ class _Moments:
         self._is_whole = False  # whether PyTorch has all of it
         self._vectors: dict[str, Vector] = {}
 
-    def read(self) -> Any:
-        """Return the state as the optimizer's translation has it: initial values where PyTorch has none yet."""
+    def read(self, split: bool) -> Any:
+        """Return the state as the optimizer's translation has it: initial values where PyTorch has none yet.
+
+        Args:
+          split: as for `Vector.read_as`.
+        """
         self._find()
         leaves = [
-            np.int32(one_count(self._counts())) if name == "step" else self._read(name, initial)
+            np.int32(one_count(self._counts())) if name == "step" else self._read(name, initial, split)
             for name, initial in zip(self._names, self._initial)
         ]
         return self._structure.unflatten(leaves)
 
-    def _read(self, name: str, initial: np.ndarray) -> np.ndarray:
+    def _read(self, name: str, initial: np.ndarray, split: bool) -> Any:
         if name in self._vectors:
-            return self._vectors[name].read()
+            return self._vectors[name].read_as(split)
         vector = initial.copy()
         for entry, part in zip(self._entries, self._params.parts(vector)):
             if entry.get(name) is not None:
                 part[:] = entry[name].detach().reshape(-1).cpu().numpy()
-        return vector
+        return self._params.as_given(vector, split)
 
     def write(self, state: Any) -> None:
         """Write a state, and create what the optimizer lacks, as PyTorch would."""
-        leaves = dict(zip(self._names, jax.tree.leaves(state), strict=True))
+        leaves = dict(zip(self._names, self._structure.flatten_up_to(state), strict=True))
         if is_new := not self._is_whole:
             create_state(self._optimizer, self._params.tensors, self._names)
             self._find()
         for name, leaf in leaves.items():
             if name != "step":
-                self._vectors[name].write(np.asarray(leaf), as_read=not is_new)
+                self._vectors[name].write(leaf, as_read=not is_new)
         if "step" in leaves:
             self._write_count(np.asarray(leaves["step"]).item())
 
@@ -233,16 +246,13 @@ class _Moments:
         self._found = self._ids()
 
 
-def _require_numbers(name: str, vector: Vector, numbers: np.ndarray) -> None:
+def _require_numbers(name: str, vector: Vector, numbers: Any) -> None:
     """Check that no parameter is NaN.
 
     Raises:
       ValueError: some are NaN.
     """
-    # The sum is NaN if any number is, and computing it takes a third of the time.
-    if not np.isnan(numbers.sum()):
-        return
-    if count := sum(int(np.isnan(part).sum()) for part in vector.parts(numbers)):
+    if count := vector.num_nan(numbers):
         raise ValueError(
             f"The update made {count} of {sum(vector.sizes)} parameters of {name} NaN, so the parameters from before "
             "the update were kept. Try a lower learning_rate, and check that observations and rewards are finite."

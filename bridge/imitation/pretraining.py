@@ -108,8 +108,8 @@ def _fit(
     learning_rate: float,
     patience: int | None,
     progress_bar: bool,
-) -> tuple[np.ndarray, list[tuple[float, float]]]:
-    """Return the trained vector of parameters, and the two losses of each epoch."""
+) -> tuple[Any, list[tuple[float, float]]]:
+    """Return the trained parameters, as the learner has them, and the two losses of each epoch."""
     acting = plan.learner.acting()
     params, *statistics = acting.values()
     network = plan.network if POLICY in acting else plan.actor.network
@@ -118,7 +118,7 @@ def _fit(
     size = len(train[1])
     batch_size = min(batch_size, size)
     state = ADAM.init(params)
-    best, history, since = (np.array(params), math.inf), list[tuple[float, float]](), 0
+    best, history, since = (jax.tree.map(np.array, params), math.inf), list[tuple[float, float]](), 0
     for _ in tqdm(range(n_epochs), disable=not progress_bar, unit="epoch"):
         rows = rng.permutation(size)[: size - size % batch_size].reshape(-1, batch_size)
         params, state, loss = epoch(params, state, statistics, learning_rate, train, rows)
@@ -126,7 +126,7 @@ def _fit(
         history.append((float(loss), held_out))
         since = 0 if held_out < best[1] or patience is None else since + 1
         if not since:
-            best = np.array(params), held_out
+            best = jax.tree.map(np.array, params), held_out
         if patience is not None and since >= patience:
             break
     return best[0], history

@@ -74,12 +74,12 @@ def parameters_of(model: Model) -> Any:
     assert learner is not None
     params, targets, _ = learner.vectors()
     if isinstance(model, CompiledOnPolicyAlgorithm):
-        return jnp.array(params[POLICY])
+        return jax.tree.map(jnp.array, params[POLICY])
     # The Training itself creates the logarithm of the entropy coefficient and the targets, except for running
     # statistics.
     own = {name: vector for name, vector in params.items() if name != "log_ent_coef"}
     own |= {name: targets[name] for name in model._settings_now().STATISTICS if name in targets}
-    return {name: jnp.array(vector) for name, vector in own.items()}
+    return jax.tree.map(jnp.array, own)
 
 
 def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray], total_timesteps: int) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import cells, common, host, lunar_lander, memory, never_slower, off_policy, stepping
-from benchmarks.peers import callbacks, images, jax_images
+from benchmarks import cells, common, extensions, host, lunar_lander, never_slower, off_policy, stepping
+from benchmarks.peers import callbacks, images, jax_images, worker
 from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, OURS, SBX, STOCK
 
 COMMON_KEYS = {"benchmark", "settings", "notes", "machine", "versions", "product", "tables", "bars"}
@@ -165,14 +165,14 @@ def test_the_peak_of_a_process_is_its_own_whoever_started_it():
     ballast = bytearray(300_000_000)
     ballast[::4096] = b"x" * len(ballast[::4096])  # resident
     peak = subprocess.run(
-        [sys.executable, "-c", "from benchmarks.memory import peak_megabytes; print(peak_megabytes())"],
+        [sys.executable, "-c", "from benchmarks.peers.worker import peak_megabytes; print(peak_megabytes())"],
         cwd=common.RESULTS.parent.parent,
         capture_output=True,
         check=True,
     )
-    resident = memory.resident_megabytes()
+    resident = worker.resident_megabytes()
     assert resident > 300
-    assert memory.peak_megabytes() > resident - 2  # Linux counts pages in batches, one a thread
+    assert worker.peak_megabytes() > resident - 2  # Linux counts pages in batches, one a thread
     assert float(peak.stdout) < 100
 
 
@@ -334,6 +334,16 @@ def test_host_quick_measures_every_kind_of_vec_env(tmp_path):
     [row] = content["tables"]["stepping"]
     assert {name for name, value in row.items() if value} >= {"DummyVecEnv", "SerialVecEnv", "ProcessVecEnv"}
     assert [row["side"] for row in content["tables"]["tensors"]] == [OURS, f"{OURS}, NumPy arrays", STOCK]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_extensions_compares_what_is_ours_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(extensions, "PAIRS", extensions.PAIRS[:1])
+    extensions.main(["--quick", "--output", str(tmp_path)])
+    tables = json.loads((tmp_path / "extensions.json").read_text())["tables"]
+    assert [row["model"].partition(" ")[0] for row in tables["steps"]] == ["PQN", "PPO"]
+    assert [row["side"].partition(",")[0] for row in tables["pretrain"]][:2] == ["pretrain", "PyTorch"]
 
 
 @pytest.mark.slow

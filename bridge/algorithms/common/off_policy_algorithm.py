@@ -295,12 +295,12 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         log_interval: int | None = None,
     ) -> RolloutReturn:
         """Collect a rollout as SB3 does, with one compiled function that acts in each step if the policy allows it."""
-        assert train_freq.frequency > 0, "Should at least collect one step or episode."
         plan = self._current_plan(self.env)
         given = train_freq, replay_buffer, action_noise, learning_starts, log_interval
         # With state-dependent exploration SB3 draws before it calls callbacks, which may save a checkpoint.
         self._random_before_rollout = get_random_state() if self.use_sde else None
         is_ours = plan.mode is Mode.ACTING and "_update_info_buffer" not in plan.user_code and not self.use_sde
+        is_ours &= train_freq.frequency > 0 and (env.num_envs == 1 or train_freq.unit is TrainFrequencyUnit.STEP)
         if is_ours and not needs_rollouts(callback) and self._is_quiet(callback):
             return host_loop.collect_rollouts(self, env, callback, *given)
         self._collects_on_jax = plan.mode is Mode.COMPILED and plan.mesh is None

@@ -144,7 +144,7 @@ def _iterations(
 ) -> tuple[FinalState, Any]:
     """Run `count` iterations, each with its settings. The results include whether each was free of NaN."""
     of_each = transformations(optimizers, numbers)
-    dtype = learner.params[POLICY].dtype
+    dtype = jax.tree.leaves(learner.params)[0].dtype
     most = jax.tree.leaves(settings)[0].shape[0]
 
     network = collecting.network
@@ -156,7 +156,8 @@ def _iterations(
             now, network, of_each, collecting.rollout, on_policy.split_twice, *carry[0]
         )
         metrics.pop("explained_variance")  # computed on the host, where NaN is allowed
-        is_sound = ~(jnp.isnan(rollout.log_prob).any() | jnp.isnan(state[0].params[POLICY]).any())
+        numbers = rollout.log_prob, state[0].params[POLICY]
+        is_sound = ~jnp.stack([jnp.isnan(leaf).any() for leaf in jax.tree.leaves(numbers)]).any()
         return (state, rollout), (steps, metrics, all_of(is_sound, collecting.axis_name))
 
     state = learner, collecting.environments.start(), jax.random.wrap_key_data(collecting.key)

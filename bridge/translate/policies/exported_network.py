@@ -21,7 +21,7 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.sb3 import Space
-from bridge.translate.pytorch.modules import ExportedModule, export_module, unravel
+from bridge.translate.pytorch.modules import ExportedModule, Parameters, export_module, unravel
 from bridge.translate.pytorch.tracing import Computation, first_line, require_unreplaced
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.networks.actor_critic import ActionHead
@@ -136,7 +136,7 @@ class ExportedNetwork:
     module: ExportedModule
     head: ActionHead
 
-    def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
+    def unravel(self, vector: Parameters) -> dict[str, jax.Array]:
         """Return all parameters by name, in PyTorch's layout, from one vector."""
         return self.module.unravel(vector)
 
@@ -172,8 +172,8 @@ class ExportedNetwork:
         return from_host(self.encoding, observation)
 
 
-# Parameters by name, or end to end as a vector.
-Params = Mapping[str, jax.Array] | jax.Array
+# Parameters by name, or as `unravel` takes them.
+Params = Mapping[str, jax.Array] | Parameters
 Encoded = torch.Tensor | dict[str, torch.Tensor]
 
 # What each network has computed until now: a new computation whenever a number that its code reads has changed.

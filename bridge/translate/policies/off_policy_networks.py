@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -24,7 +24,7 @@ from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, polyak_update
 EXTRACTOR = "features_extractor."
 
 # Parameters of several networks, end to end, by the names of the networks.
-Vectors = Mapping[str, jax.Array]
+Vectors = Mapping[str, Any]
 
 
 @struct
@@ -186,7 +186,7 @@ class ExportedQRDQNPolicy(OffPolicyPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class ExportedActorCritic(OffPolicyPolicy):
-    """Actor and critic without their weights. All parameters are vectors here.
+    """Actor and critic without their weights. All parameters are vectors here, or tuples of their parts.
 
     If the critic shares its features extractor with the actor, its vector has only the rest, which its own optimizer
     trains.
@@ -196,25 +196,27 @@ class ExportedActorCritic(OffPolicyPolicy):
     critic: ExportedCritic
     head: ActionHead
 
-    def critic_params(self, params: Vectors) -> jax.Array:
+    def critic_params(self, params: Vectors) -> Any:
         return self._critic_params(params["actor"], params["critic"])
 
-    def _critic_params(self, actor: jax.Array, critic: jax.Array) -> jax.Array:
+    def _critic_params(self, actor: Any, critic: Any) -> Any:
         """Return all parameters of a critic, from the vectors of its actor and of itself."""
         if not self.critic.shares:
             return critic
         start, end = self._extractor(actor)
-        return jnp.concatenate([actor[start:end], critic])
+        return _joined(actor[start:end], critic)
 
-    def _extractor(self, actor: jax.Array) -> tuple[int, int]:
-        """Return the start of the extractor in the actor's vector, and the start of what follows it.
+    def _extractor(self, actor: Any) -> tuple[int, int]:
+        """Return the start of the extractor in the actor's vector or parts, and the start of what follows it.
 
         PyTorch names its parameters one after the other.
         """
         parameters = self.actor.module.parameters
-        sizes = [math.prod(shape) for _, shape in parameters]
-        ends = [*itertools.accumulate(sizes, initial=0)]
-        starts = ends if actor.shape[0] == ends[-1] else [*aligned(sizes), actor.shape[0]]
+        starts: Sequence[int] = range(len(parameters) + 1)
+        if not isinstance(actor, tuple):
+            sizes = [math.prod(shape) for _, shape in parameters]
+            ends = [*itertools.accumulate(sizes, initial=0)]
+            starts = ends if actor.shape[0] == ends[-1] else [*aligned(sizes), actor.shape[0]]
         inside = [at for at, (name, _) in enumerate(parameters) if name.startswith(EXTRACTOR)]
         return (starts[inside[0]], starts[inside[-1] + 1]) if inside else (0, 0)
 
@@ -232,7 +234,7 @@ class ExportedSACPolicy(ExportedActorCritic):
 class ExportedTD3Policy(ExportedActorCritic):
     """TD3Policy without its weights. The targets share an extractor if the actor and the critic share one."""
 
-    def critic_target_params(self, targets: Vectors) -> jax.Array:
+    def critic_target_params(self, targets: Vectors) -> Any:
         return self._critic_params(targets["actor_target"], targets["critic_target"])
 
     def polyak(self, targets: Vectors, params: Vectors, tau: float | jax.Array) -> dict[str, jax.Array]:
@@ -242,11 +244,17 @@ class ExportedTD3Policy(ExportedActorCritic):
             # SB3 updates the critic's target and then the actor's. Shared parameters are in both, so they move twice.
             start, end = self._extractor(actor)
             shared = polyak_update(actor[start:end], params["actor"][start:end], tau)
-            actor = jnp.concatenate([actor[:start], shared, actor[end:]])
+            actor = _joined(actor[:start], shared, actor[end:])
         return {"actor_target": polyak_update(actor, params["actor"], tau), "critic_target": critic}
 
 
 ExportedOffPolicy = ExportedDQNPolicy | ExportedQRDQNPolicy | ExportedSACPolicy | ExportedTD3Policy
+
+
+def _joined(*pieces: Any) -> Any:
+    """Return vectors, or tuples of their parts, end to end."""
+    is_split = isinstance(pieces[0], tuple)
+    return tuple(itertools.chain.from_iterable(pieces)) if is_split else jnp.concatenate(pieces)
 
 
 def _options(batches: BatchStatistics | None) -> dict[str, Any]:

@@ -32,6 +32,9 @@ from jaxenvs.learn.optimization import split
 # JAX shares memory with PyTorch only at multiples of 64 bytes, that is of this many float32.
 ALIGNMENT = 16
 
+# A vector, or its parts.
+Parameters = jax.Array | tuple[jax.Array, ...]
+
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
@@ -58,7 +61,7 @@ class ExportedModule:
         """Names and shapes of parameters and statistics: everything that it reads except for its arguments."""
         return *self.parameters, *self.statistics
 
-    def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
+    def unravel(self, vector: Parameters) -> dict[str, jax.Array]:
         """Return all parameters by name, in PyTorch's layout, from one vector, as `unravel` does."""
         return unravel(self.parameters, vector)
 
@@ -68,21 +71,27 @@ class ExportedModule:
         parts = np.split(read_parameters(tensors), ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.inputs, parts, strict=True)}
 
-    def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: object, **options: Any) -> Any:
+    def __call__(self, params: Mapping[str, jax.Array] | Parameters, *inputs: object, **options: Any) -> Any:
         """Return what `module(*inputs)` returns for a batch: an array, or a tuple of arrays.
 
         Args:
-          params: by name, or as one vector.
+          params: by name, or as `unravel` takes them.
           inputs: as the examples of `export_module`, in the dtype of the parameters.
           options: `instead`, as for a Computation: functions that replace some operations.
         """
         return self.computation(params if isinstance(params, Mapping) else self.unravel(params), *inputs, **options)
 
 
-def unravel(shapes: Sequence[tuple[str, tuple[int, ...]]], vector: jax.Array) -> dict[str, jax.Array]:
-    """Return arrays by name, from a vector in which arrays of these names and shapes are end to end, or aligned."""
-    sizes = tuple(math.prod(shape) for _, shape in shapes)
-    parts = split(vector, sizes, None if vector.shape[0] == sum(sizes) else aligned(sizes))
+def unravel(shapes: Sequence[tuple[str, tuple[int, ...]]], vector: Parameters) -> dict[str, jax.Array]:
+    """Return arrays by name, from a vector in which arrays of these names and shapes are end to end, or aligned.
+
+    A large vector comes as its parts.
+    """
+    if isinstance(vector, tuple):
+        parts = vector
+    else:
+        sizes = tuple(math.prod(shape) for _, shape in shapes)
+        parts = split(vector, sizes, None if vector.shape[0] == sum(sizes) else aligned(sizes))
     return {name: part.reshape(shape) for (name, shape), part in zip(shapes, parts)}
 
 

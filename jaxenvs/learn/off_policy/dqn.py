@@ -97,7 +97,7 @@ class DQN(OffPolicySettings):
         interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32) // num_envs, 1)
         times = after // interval - before // interval
         # Several updates with the same parameters equal one with a larger share.
-        tau = 1 - (1 - self.tau) ** times.astype(state.params[self.NETWORKS[0]].dtype)
+        tau = 1 - (1 - self.tau) ** times.astype(jax.tree.leaves(state.params)[0].dtype)
         targets = jax.lax.cond(
             times > 0,
             lambda: policy.polyak(state.targets, state.params, tau),

@@ -59,17 +59,16 @@ class OffPolicyPolicy:
         return targets["critic_target"]
 
     def polyak(self, targets: Mapping[str, Any], params: Mapping[str, Any], tau: Any) -> dict[str, Any]:
-        """Return the targets after a Polyak update with share `tau` of the parameters; all of them vectors."""
+        """Return the targets after a Polyak update with share `tau` of the parameters."""
         return {
             name: polyak_update(target, params[name.removesuffix("_target")], tau) for name, target in targets.items()
         }
 
 
-def polyak_update(target: jax.Array, params: jax.Array, tau: Any) -> jax.Array:
+def polyak_update(target: Any, params: Any, tau: Any) -> Any:
     """Apply a Polyak update: a share `tau` of the parameters and the rest of the target."""
     # Not (1 - tau) * target + tau * params: compilers round one of two products only once, and not always the same one.
-    averaged: jax.Array = target - tau * target + tau * params
-    return averaged
+    return jax.tree.map(lambda old, new: old - tau * old + tau * new, target, params)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -220,6 +220,11 @@ class OffPolicySettings(Settings):
             errors = jax.tree.map(lambda all_of, one: all_of.at[gradient_step].set(one), carry[2], errors)
             return state, jax.tree.map(jnp.add, carry[1], metrics), errors
 
+        if num is None and most == 1:  # in a loop, XLA would copy the parameters and moments first
+            state, sums, errors = step(state, jnp.zeros((), jnp.int32))
+            errors = jax.tree.map(lambda leaf: leaf[None], errors)
+            means = self._means(sums, jnp.ones((), jnp.int32))
+            return back(state), pmean(means, self.axis_name) | errors
         count = jnp.asarray(most if num is None else num, jnp.int32)
         _, *shapes = jax.eval_shape(step, state, jnp.zeros((), jnp.int32))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
@@ -340,9 +345,9 @@ class _OnVectors(OffPolicyPolicy):
 def on_vectors(
     policy: OffPolicyNetworks, state: LearnerState
 ) -> tuple[OffPolicyNetworks, LearnerState, Callable[[LearnerState], LearnerState]]:
-    """Return a policy and a state with one vector for each network, and the inverse; unchanged if they have vectors."""
+    """Return a policy and a state with each network as `ravel` has it, and the inverse; unchanged if they have."""
     trees = state.params | state.targets
-    if all(isinstance(tree, jax.Array) and tree.ndim == 1 for tree in trees.values()):
+    if all(isinstance(tree, tuple | jax.Array) for tree in trees.values()):
         return policy, state, lambda state: state
     ravelled = {name: ravel(tree) for name, tree in trees.items()}
     unravel = {name: way_back for name, (_, way_back) in ravelled.items()}

@@ -42,6 +42,15 @@ def test_to_collect_nothing_is_sb3s_error(env, train_freq):
             model.learn(4)
 
 
+@pytest.mark.parametrize("backend", ["serial", "jax"])
+def test_episodes_of_several_environments_are_sb3s_error(backend):
+    for library in (stable_baselines3, bridge):
+        model = library.TD3("MlpPolicy", bridge.make_vec_env("Pendulum-v1"), train_freq=(1, "episode"), buffer_size=10)
+        model.n_envs, model.env = 2, bridge.make_vec_env("Pendulum-v1", 2, backend=backend)  # which set_env refuses
+        with pytest.raises(AssertionError, match="only one env when doing episodic training"):
+            model.learn(4)
+
+
 class WithLists(VecEnvWrapper):
     """Gives dones as a list of bools, and rewards as a list of floats."""
 

@@ -10,6 +10,7 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.td3.policies import TD3Policy
 
+from bridge.engine import learner
 from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
 from bridge.translate.policies.off_policy import learned_tensors
@@ -31,6 +32,14 @@ POLICIES = {
     "sgd": lambda: (make(DQNPolicy, optimizer_class=torch.optim.SGD), False),
 }
 every_policy = pytest.mark.parametrize("kind", POLICIES)
+
+
+@pytest.fixture(params=["vectors", "parts"])
+def layout(request, monkeypatch):
+    """How compiled functions take the numbers: these small networks as if they were large, too."""
+    if request.param == "parts":
+        monkeypatch.setattr(learner, "SPLIT_FROM", 0)
+    return request.param
 
 
 def build(kind, steps=2):
@@ -86,10 +95,11 @@ def assert_same(these, those):
 
 
 @every_policy
-def test_what_is_read_and_written_is_the_same_bit_for_bit(kind):
+def test_what_is_read_and_written_is_the_same_bit_for_bit(kind, layout):
     policy, entropy, state = build(kind)
     before = kept(policy, entropy)
     read = jax.tree.map(np.array, state.vectors())
+    assert {type(each) for each in read[1].values()} == {tuple if layout == "parts" else np.ndarray}
     with torch.no_grad():
         for tensor in itertools.chain(*tensors_of(state)):
             tensor.zero_()
@@ -99,7 +109,7 @@ def test_what_is_read_and_written_is_the_same_bit_for_bit(kind):
 
 
 @every_policy
-def test_a_policy_that_never_learned_learns_what_another_did(kind):
+def test_a_policy_that_never_learned_learns_what_another_did(kind, layout):
     new, learned = build(kind, steps=0), build(kind)
     new[2].write_back(*jax.tree.map(np.array, learned[2].vectors()))
     assert_same(kept(*new[:2]), kept(*learned[:2]))
@@ -145,7 +155,7 @@ def test_results_reach_weights_where_a_user_has_moved_them():
     np.testing.assert_array_equal(read_parameters(moved), without_gaps(state._params["actor"], params["actor"]))
 
 
-def test_moments_that_others_load_in_between_are_seen_and_written():
+def test_moments_that_others_load_in_between_are_seen_and_written(layout):
     policy, _, state = build("sac")
     other, _, _ = build("sac", steps=5)
     state.vectors()
@@ -170,12 +180,25 @@ def test_weights_with_their_channels_last_are_read_and_written_in_their_order():
         assert torch.equal(weight, target.get_parameter(name))
 
 
-def test_refuses_a_vector_of_another_length_and_changes_nothing():
+def test_refuses_a_vector_of_another_length_and_changes_nothing(layout):
     policy, entropy, state = build("td3")
     before = kept(policy, entropy)
     params, targets, states = state.vectors()
-    with pytest.raises(ValueError, match=r"must have \d+ numbers, got the shape \(3,\)"):
-        state.write_back({**params, "critic": np.zeros(3, np.float32)}, targets, states)
+    other, message = np.zeros(3, np.float32), r"must have \d+ numbers, got the shape \(3,\)"
+    if layout == "parts":
+        other, message = (other,) * len(params["critic"]), r"parts must have \[.*\] numbers, got \[3, 3"
+    with pytest.raises(ValueError, match=message):
+        state.write_back({**params, "critic": other}, targets, states)
+    assert_same(kept(policy, entropy), before)
+
+
+def test_the_parameters_that_became_nan_are_counted(layout):
+    policy, entropy, state = build("td3")
+    before = kept(policy, entropy)
+    params, targets, states = jax.tree.map(np.array, state.vectors())
+    jax.tree.leaves(params["critic"])[0][:2] = np.nan
+    with pytest.raises(ValueError, match=r"made 2 of \d+ parameters of critic NaN"):
+        state.write_back(params, targets, states)
     assert_same(kept(policy, entropy), before)
 
 

@@ -10,6 +10,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from bridge import NotCompilable, make_vec_env
+from bridge.engine import learner
 from jaxenvs import TimeLimit
 from tests.bridge.algorithms.cases import assert_equal, make, make_env
 from tests.environments import Counter
@@ -69,9 +70,12 @@ def train_in_torch(name, model, data):
     return losses, held_out
 
 
-@pytest.mark.thorough(but=["PPO", "TD3"])
-@pytest.mark.parametrize("name", ["PPO", "A2C", "PQN", "DQN", "SAC", "TD3"])
-def test_it_is_a_plain_loop_in_pytorch(name):
+@pytest.mark.thorough(but=["PPO", "TD3", "large PQN"])
+@pytest.mark.parametrize("case", ["PPO", "A2C", "PQN", "DQN", "SAC", "TD3", "large PQN", "large SAC"])
+def test_it_is_a_plain_loop_in_pytorch(case, monkeypatch):
+    size, _, name = case.rpartition(" ")
+    if size:
+        monkeypatch.setattr(learner, "SPLIT_FROM", 0)  # as if it were large
     ours, stock = make(name), make(name)
     before = copy.deepcopy(ours.policy.state_dict())
     data = data_for(ours)

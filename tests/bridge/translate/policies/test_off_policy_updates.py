@@ -12,6 +12,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 import bridge
+from bridge.engine import learner
 from bridge.engine.learner import Learner
 from bridge.translate.policies.off_policy import export_off_policy, learned_tensors
 from bridge.translate.pytorch.optimizers import export_optimizer
@@ -120,6 +121,12 @@ def assert_sb3s_updates(case, dtype, num, tolerance, monkeypatch):
     leaves = zip(*map(jax.tree.leaves, ((got.params, got.targets, got.optimizer_states), expected)), strict=True)
     for ours, theirs in leaves:
         np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("case", ["DQN", "SAC, shared", "CrossQ", "TD3, shared"])
+def test_an_update_of_a_large_network_is_sb3s(case, monkeypatch):
+    monkeypatch.setattr(learner, "SPLIT_FROM", 0)  # as if it were large
+    assert_sb3s_updates(case, torch.float32, 1, 1e-4 if case.startswith("CrossQ") else 1e-5, monkeypatch)
 
 
 @pytest.mark.thorough(but=["CrossQ"])
