@@ -21,7 +21,7 @@ from bridge.translate.pytorch.optimizers import (
 )
 from bridge.translate.pytorch.vectors import Vector
 from jaxenvs.compilation.default_device import accelerator, device_in_use, here
-from jaxenvs.learn.learner_state import Optimizers
+from jaxenvs.learn.learner_state import POLICY, Optimizers
 
 Tensors = Mapping[str, Sequence[torch.Tensor]]
 Vectors = dict[str, Any]
@@ -34,8 +34,9 @@ ExportedOptimizers = tuple[tuple[str, ExportedOptimizer], ...]
 # by side; below it takes up to a fifth more (multilayer perceptrons from 64 to 400 wide, on two cores).
 LARGE_UPDATE = 8_000_000
 # Of a vector, XLA copies each array before it multiplies it. From this many parameters on, that takes longer than
-# passing them apart: a tenth of an update of SAC's 256-256, a fifth of one with residual blocks of 512.
-SPLIT_FROM = 100_000
+# passing them apart, which costs most in an update of one gradient step. With 256-256 units, apart is faster by 1.1
+# (SAC) to 1.4 (PPO); below these numbers it is slower by up to 1.5 (DQN).
+SPLIT_FROM, SPLIT_ON_POLICY_FROM = 100_000, 30_000
 # From this many parameters, updates take a fifth less time if the memory that one frees is kept for the next, and from
 # two million on, if more of it is kept (CrossQ: 46 instead of 57 ms).
 LARGE_NETWORKS, LARGEST_NETWORKS, KEPT_FOR_LARGEST = 500_000, 2_000_000, 8 * MOST_FROM_HEAP
@@ -109,7 +110,8 @@ class Learner:
 
     def _is_split(self) -> bool:
         # An accelerator begins each kernel anew: there, one vector is better.
-        return self.num_params >= SPLIT_FROM and accelerator() is None
+        fewest = SPLIT_ON_POLICY_FROM if POLICY in self._params else SPLIT_FROM
+        return self.num_params >= fewest and accelerator() is None
 
     def write_back(self, params: Vectors, targets: Vectors, states: Vectors) -> None:
         """Write the vectors that a compiled function returned of the last `vectors` back to PyTorch.

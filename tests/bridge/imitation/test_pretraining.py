@@ -76,6 +76,7 @@ def test_it_is_a_plain_loop_in_pytorch(case, monkeypatch):
     size, _, name = case.rpartition(" ")
     if size:
         monkeypatch.setattr(learner, "SPLIT_FROM", 0)  # as if it were large
+        monkeypatch.setattr(learner, "SPLIT_ON_POLICY_FROM", 0)
     ours, stock = make(name), make(name)
     before = copy.deepcopy(ours.policy.state_dict())
     data = data_for(ours)
