@@ -25,6 +25,9 @@ ADAM = optax.scale_by_adam(eps=1e-5)
 
 # From this many weights on, JAX 0.12 must not concatenate gradients. Below, it takes as long either way.
 LONG = 2**16
+# From this many weights on, PPO's minibatches take less time on separate arrays: a tenth with 128-128 units, a fifth
+# with 256-256. With 64-64 they take a third more.
+LARGE = 30_000
 
 
 def ravel(params: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -43,6 +46,32 @@ def ravel(params: Any) -> tuple[Any, Callable[[Any], Any]]:
         return jax.tree.unflatten(structure, [part.reshape(shape) for part, shape in zip(parts, shapes)])
 
     return jnp.concatenate([leaf.ravel() for leaf in leaves]), unravel
+
+
+def apart(params: Any, state: Any) -> tuple[Any, Any, Callable[[Any], Any], Callable[[Any], tuple[Any, Any]]]:
+    """Return parameters and the state of their optimizer as many gradient steps should have them.
+
+    Of a large network on a CPU, its arrays stay apart: XLA would copy each out of the vector before it multiplies it.
+
+    Args:
+      params: a pytree.
+      state: of an optimizer of the vector that `ravel` makes of it.
+
+    Returns:
+      The parameters and the state; the function from these parameters to the pytree; and one from both to the pytree
+        and the state of the vector.
+    """
+    vector, unravel = ravel(params)
+    if isinstance(vector, tuple) or vector.size < LARGE or platform() != "cpu":
+        return vector, state, unravel, lambda both: (unravel(both[0]), both[1])
+    structure: Any = jax.tree.structure(state)
+    trees = jax.tree.map(lambda leaf: unravel(leaf) if leaf.shape == vector.shape else leaf, state)
+
+    def back(both: tuple[Any, Any]) -> tuple[Any, Any]:
+        leaves = [leaf if isinstance(leaf, jax.Array) else ravel(leaf)[0] for leaf in structure.flatten_up_to(both[1])]
+        return both[0], structure.unflatten(leaves)
+
+    return params, trees, lambda params: params, back
 
 
 def split(vector: jax.Array, sizes: tuple[int, ...], starts: tuple[int, ...] | None = None) -> tuple[jax.Array, ...]:

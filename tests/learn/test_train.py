@@ -14,7 +14,7 @@ import jaxenvs
 from bridge import make_vec_env
 from bridge.translate.pytorch.optimizers import export_optimizer
 from jaxenvs import FlattenObservation, VectorEnv
-from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, train
+from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, optimization, train
 from jaxenvs.learn.on_policy.minibatches import permutation
 from tests.environments import Counter
 
@@ -45,6 +45,19 @@ def test_a2c_descends_as_sb3s_does():
             update, state = optimizer.update(gradient, state, gradient)
         updates.append(update)
     np.testing.assert_allclose(updates[0], updates[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("target_kl", [None, 1e-3])
+def test_a_large_network_whose_arrays_stay_apart_learns_the_same(target_kl, monkeypatch):
+    training = TINY.replace(algorithm=TINY.algorithm.replace(target_kl=target_kl), total_timesteps=256)
+    found = []
+    for limit in (10**9, 0):
+        monkeypatch.setattr(optimization, "LARGE", limit)
+        found.append(jax.jit(lambda key: train(key, training))(jax.random.key(3)))
+    vector, arrays = found
+    assert jax.tree.structure(vector) == jax.tree.structure(arrays)
+    for expected, got in zip(jax.tree.leaves(vector.params), jax.tree.leaves(arrays.params)):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -14,7 +15,7 @@ from jaxenvs.learn.interfaces import OnPolicyNetwork
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
-from jaxenvs.learn.optimization import apply_gradients, ravel
+from jaxenvs.learn.optimization import apart, apply_gradients, ravel
 from jaxenvs.transformations import varying
 
 
@@ -54,7 +55,7 @@ class MinibatchSettings(OnPolicySettings):
           The state, and metrics: the means of STATISTICS over the gradient steps, `explained_variance`, and `epochs`,
             how many were begun; PPO changes and adds some.
         """
-        params, unravel = ravel(state.params[POLICY])
+        params, moments, tree_of, back = apart(state.params[POLICY], state.optimizer_states[POLICY])
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
         size = data.value.shape[0]
         batch_size = min(self.batch_size // devices.axis_size(self.axis_name), size)
@@ -72,7 +73,7 @@ class MinibatchSettings(OnPolicySettings):
         def step(carry: Any, prepared: tuple[jax.Array, Rollout]) -> tuple[Any, Any]:
             rows, batch = prepared
             batch = dataclasses.replace(batch, observation=jax.tree.map(lambda leaf: leaf[rows], data.observation))
-            return self._gradient_step(network, optimizers, unravel, batch, carry)
+            return self._gradient_step(network, optimizers, tree_of, batch, carry)
 
         def epoch(carry: Any, rows: jax.Array) -> tuple[Any, Any]:
             full = rows[: size - remainder].reshape(num_full, batch_size)
@@ -84,16 +85,17 @@ class MinibatchSettings(OnPolicySettings):
 
         if permutations is None:
             permutations = self._orders(key, *rollout.value.shape)
-        carry = varying((params, state.optimizer_states[POLICY], jnp.asarray(True)), state, rollout, permutations)
-        (params, optimizer_state, going), (statistics, took_place) = jax.lax.scan(epoch, carry, permutations)
+        carry = varying((params, moments, jnp.asarray(True)), state, rollout, permutations)
+        (*trained, going), (statistics, took_place) = jax.lax.scan(epoch, carry, permutations)
+        params, moments = back((trained[0], trained[1]))
         if not self._may_end:
             statistics = devices.pmean(statistics, self.axis_name)
         metrics = self._metrics(statistics, took_place, going)
         metrics["explained_variance"] = explained_variance(rollout, self.axis_name)
         return LearnerState(
-            params={POLICY: unravel(params)},
+            params={POLICY: params},
             targets=state.targets,
-            optimizer_states={POLICY: optimizer_state},
+            optimizer_states={POLICY: moments},
             num_updates=state.num_updates + metrics["epochs"].astype(jnp.int32),
         ), metrics
 
@@ -101,19 +103,20 @@ class MinibatchSettings(OnPolicySettings):
         self,
         network: OnPolicyNetwork,
         optimizers: Optimizers,
-        unravel: Any,
+        tree_of: Callable[[Any], Any],
         batch: Rollout,
         carry: tuple[Any, Any, Any],
     ) -> tuple[tuple[Any, Any, Any], tuple[jax.Array, jax.Array]]:
         """Take one gradient step, unless the update has ended; also return STATISTICS, and whether it took place.
 
         Args:
-          carry: the vector of the parameters, the state of its optimizer, and whether the update continues.
+          tree_of: makes the pytree of the parameters from those of the carry.
+          carry: the parameters as `apart` has them, the state of their optimizer, and whether the update continues.
         """
         params, optimizer_state, going = carry
 
         def descent() -> Any:
-            tree = unravel(params)
+            tree = tree_of(params)
             gradient, statistics = jax.grad(self._loss, argnums=1, has_aux=True)(network, tree, batch)
             updated = apply_gradients(
                 optimizers[POLICY],
@@ -121,7 +124,7 @@ class MinibatchSettings(OnPolicySettings):
                 self.max_grad_norm,
                 params,
                 optimizer_state,
-                ravel(gradient)[0],
+                gradient if tree is params else ravel(gradient)[0],
                 self.axis_name,
             )
             return updated, statistics
@@ -139,8 +142,8 @@ class MinibatchSettings(OnPolicySettings):
             return (*kept, goes_on), statistics
 
         def stay() -> Any:
-            unchanged = (params, optimizer_state, going), jnp.zeros(len(self.STATISTICS), params.dtype)
-            return varying(unchanged, carry, batch)
+            nothing = jnp.zeros(len(self.STATISTICS), jax.tree.leaves(params)[0].dtype)
+            return varying(((params, optimizer_state, going), nothing), carry, batch)
 
         after, statistics = jax.lax.cond(going, try_descent, stay)
         return after, (statistics, going)

@@ -8,9 +8,10 @@ from bridge.engine import learner
 
 ROLLOUT = {"n_steps": 16}
 MINIBATCHES = ROLLOUT | {"batch_size": 8, "n_epochs": 2}
+KL = {"target_kl": 1e-4}  # so that updates end early
 REPLAY = {"learning_starts": 8, "batch_size": 8, "buffer_size": 100, "train_freq": 4, "gradient_steps": 2}
 CASES = {
-    "PPO": ("CartPole-v1", "MlpPolicy", MINIBATCHES),
+    "PPO": ("CartPole-v1", "MlpPolicy", MINIBATCHES | KL),
     "A2C": ("CartPole-v1", "MlpPolicy", ROLLOUT),
     "PQN": ("CartPole-v1", "MlpPolicy", MINIBATCHES),
     "RecurrentPPO": ("CartPole-v1", "MlpLstmPolicy", MINIBATCHES),
