@@ -89,7 +89,7 @@ class Run:
 
     @property
     def env_id(self) -> str:
-        return self.name.partition(" ")[2]
+        return self.name.split(" ")[1]
 
     @property
     def task(self) -> Task:

@@ -108,6 +108,16 @@ TAXI = {
 }
 # MuJoCo has no environment in JAX here: EnvPool's beside Gymnasium's.
 MUJOCO = {OURS: "native", STOCK: "serial"}
+# What stock SB3 does not have, on environments in JAX.
+ALONE = {OURS: "jax"}
+# PQN's rollout and passes, for PPO beside it; and what DQN needs to take ten million steps in a quarter of an hour.
+MINATAR_PPO = {"n_envs": 128, "n_steps": 32, "batch_size": 128, "n_epochs": 2, "policy_kwargs": {"net_arch": [128]}}
+MINATAR_DQN = {"buffer_size": 100_000, "train_freq": 4, "target_update_interval": 1000, "exploration_fraction": 0.1}
+MINATAR_DQN |= {"policy_kwargs": {"net_arch": [128]}, "learning_rate": 2.5e-4}
+# SimBa with blocks that two cores can train: the paper's are 512 wide, which takes 16 times as long.
+SIMBA = {"policy_kwargs": {"net_arch": {"pi": [128], "qf": [128, 128]}, "optimizer_class": torch.optim.AdamW}}
+WALKER = {name: value for name, value in TUNED["sac"]["BipedalWalker-v3"].items() if name != "use_sde"}
+WALKER |= {"policy_kwargs": {"net_arch": [256, 256]}}
 # One action is enough, so that what comes later need not count for much.
 HINDSIGHT = {"replay_buffer_class": HerReplayBuffer, "learning_starts": 500, "learning_rate": 1e-3, "gamma": 0.8}
 
@@ -124,6 +134,8 @@ PENDULUM = (-1200.0, -140.0)
 LUNAR_LANDER = (-180.0, 280.0)
 HALF_CHEETAH = (-280.0, 12_100.0)
 HOPPER = (18.0, 3750.0)
+BREAKOUT = (0.5, 60.0)
+WALKER_RETURNS = (-100.0, 310.0)
 
 # An algorithm and an environment -> the task.
 TASKS = {
@@ -156,6 +168,18 @@ TASKS = {
         100_000, *CARTPOLE, 5, CARTPOLE_LSTM, cartpole_without_velocities, "MlpLstmPolicy"
     ),
     "maskable_ppo Taxi-v4": Task(500_000, -770.0, 8.0, settings=TAXI, make=taxi),
+    "pqn CartPole-v1": Task(500_000, *CARTPOLE, backends=ALONE),
+    "pqn MinAtar/Breakout-v1": Task(10_000_000, *BREAKOUT, seeds=5, backends=ALONE),
+    "ppo MinAtar/Breakout-v1": Task(10_000_000, *BREAKOUT, 5, MINATAR_PPO, backends=ALONE),
+    "dqn MinAtar/Breakout-v1": Task(10_000_000, *BREAKOUT, 3, MINATAR_DQN, backends=ALONE),
+    "sac Pendulum-v1 SimBa": Task(20_000, *PENDULUM, 3, SIMBA, policy="SimbaPolicy", backends=ALONE),
+    "sac BipedalWalker-v3": Task(200_000, *WALKER_RETURNS, 3, WALKER, backends=ALONE),
+    "sac BipedalWalker-v3 SimBa": Task(
+        200_000, *WALKER_RETURNS, 3, WALKER | SIMBA, policy="SimbaPolicy", backends=ALONE
+    ),
+    "sac HalfCheetah-v5 SimBa": Task(
+        100_000, *HALF_CHEETAH, 3, {"learning_starts": 10_000} | SIMBA, policy="SimbaPolicy", backends={OURS: "native"}
+    ),
     "sac BitFlipping of 15 bits": Task(
         20_000, 0.0, 1.0, 5, HINDSIGHT, fifteen_bits, "MultiInputPolicy", success_above=-15.0
     ),

@@ -31,7 +31,7 @@ def test_velocities_are_hidden_and_success_is_counted():
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", TASKS)
 def test_all_sides_of_a_task_have_the_same_settings(name):
-    if TASKS[name].backends == learning_tasks.MUJOCO:
+    if "native" in TASKS[name].backends.values():
         for package in ("envpool", "mujoco"):
             pytest.importorskip(package)
     stock, *ours = (learning.make_model(Run(name, side, 0, 1)) for side in sorted(TASKS[name].sides, key=STOCK.__ne__))
