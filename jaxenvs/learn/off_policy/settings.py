@@ -347,7 +347,7 @@ def on_vectors(
 ) -> tuple[OffPolicyNetworks, LearnerState, Callable[[LearnerState], LearnerState]]:
     """Return a policy and a state with each network as `ravel` has it, and the inverse; unchanged if they have."""
     trees = state.params | state.targets
-    if all(isinstance(tree, tuple | jax.Array) for tree in trees.values()):
+    if all(isinstance(tree, tuple) or (isinstance(tree, jax.Array) and tree.ndim == 1) for tree in trees.values()):
         return policy, state, lambda state: state
     ravelled = {name: ravel(tree) for name, tree in trees.items()}
     unravel = {name: way_back for name, (_, way_back) in ravelled.items()}
