@@ -1,15 +1,17 @@
 """Compare what is jaxenvs' own with the nearest that there is: algorithms, a network, and pretraining.
 
-    python -m benchmarks.extensions [--parts steps pretrain] [--rounds 9] [--quick]
+    python -m benchmarks.extensions [--parts steps pretrain layout] [--rounds 9] [--quick]
 
 steps: PQN beside PPO and MaskableRecurrentPPO beside RecurrentPPO, all of bridge; SAC with SimBa networks beside SBX's.
-pretrain: behaviour cloning beside a loop in PyTorch. benchmarks.learning measures the returns.
+pretrain: behaviour cloning beside a loop in PyTorch. layout: parameters as arrays beside one vector, for the limits in
+bridge/engine/learner.py. benchmarks.learning measures the returns.
 
 A full run installs SBX in a separate virtual environment, .bench/sbx, if it is missing.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from pathlib import Path
@@ -24,8 +26,9 @@ from benchmarks import common
 from benchmarks.never_slower import Options, time_cells
 from benchmarks.peers import client
 from benchmarks.peers.cell import HOST, JAX, OURS, SBX, Cell
+from bridge.engine import learner
 
-PARTS = ("steps", "pretrain")
+PARTS = ("steps", "pretrain", "layout")
 # The rollout of `jaxenvs train pqn CartPole-v1`, for both.
 ROLLOUT: dict[str, Any] = {"batch_size": 128, "n_epochs": 4}
 MASKS = "MlpLstmPolicy 64-64, legal actions"
@@ -45,6 +48,19 @@ PAIRS: tuple[tuple[tuple[str, Cell], tuple[str, Cell], float], ...] = (
     ((OURS, Cell("SAC", SIMBA, HOST, 1, 128)), (SBX, Cell("SAC", SIMBA, HOST, 1, 128)), 1.0),
 )
 ROWS, BATCH, TIMES_FASTER = 100_000, 64, 5.0
+# Algorithm, environment, number of environments, hidden layers (None: SB3's) and steps of a run.
+LAYOUTS: tuple[tuple[str, str, int, list[int] | None, int], ...] = (
+    ("PPO", "CartPole-v1", 8, [128, 128], 4096),
+    ("PPO", "CartPole-v1", 8, [256, 256], 4096),
+    ("A2C", "CartPole-v1", 8, [128, 128], 4000),
+    ("A2C", "CartPole-v1", 8, [256, 256], 4000),
+    ("DQN", "CartPole-v1", 1, [256, 256], 1000),
+    ("DQN", "CartPole-v1", 1, [400, 300], 1000),
+    ("SAC", "Pendulum-v1", 1, None, 300),
+    ("TD3", "Pendulum-v1", 1, None, 300),
+    ("TQC", "Pendulum-v1", 1, None, 200),
+    ("CrossQ", "Pendulum-v1", 1, None, 100),
+)
 
 NOTES = [
     "steps: each side is one process from start to end, as in never_slower. Sides take turns, and each continues its "
@@ -53,6 +69,8 @@ NOTES = [
     "Gymnasium's Pendulum.",
     f"pretrain: an epoch over {ROWS:,} rows of four numbers and one of two actions, in batches of {BATCH}, for PPO's "
     "64-64 networks. The loop shuffles, takes rows by index and minimizes the negative log-likelihood with Adam.",
+    "layout: one model of bridge for each, in turns in one process, with SB3's settings, PPO with n_steps=256. times: "
+    "speed with arrays / speed with a vector.",
 ]
 
 
@@ -106,6 +124,32 @@ def measure_pretrain(report: common.Report, options: Options) -> None:
         report.bar("pretrain / a loop in PyTorch, rows per second", ours / max(others), TIMES_FASTER)
 
 
+def measure_layout(report: common.Report, options: Options) -> None:
+    """Measure training with parameters as a vector and as arrays in turns."""
+    limits = {"vector": 10**12, "arrays": 0}
+
+    def learn(model: Any, layout: str, steps: int) -> None:
+        learner.SPLIT_FROM = learner.SPLIT_ON_POLICY_FROM = limits[layout]
+        model.learn(steps, reset_num_timesteps=False)
+
+    usual = learner.SPLIT_FROM, learner.SPLIT_ON_POLICY_FROM
+    for name, env_id, n_envs, hidden, steps in LAYOUTS[: 1 if options.quick else None]:
+        for backend in ("jax", "serial"):
+            what = {"algorithm": name, "hidden": str(hidden or "SB3's"), "backend": backend}
+            if report.has("layout", **what):
+                continue
+            sides = {}
+            for layout in limits:
+                settings = {"n_steps": 256} if name == "PPO" else {"train_freq": 1} if name == "DQN" else {}
+                env = bridge.make_vec_env(env_id, n_envs, seed=0, backend=backend)
+                network = {"net_arch": hidden} if hidden else None
+                model = getattr(bridge, name)("MlpPolicy", env, seed=0, device="cpu", policy_kwargs=network, **settings)
+                sides[layout] = common.Side(functools.partial(learn, model, layout, steps), steps)
+            speeds = {side: each.steps_per_second for side, each in common.interleave(sides, options.rounds).items()}
+            report.add("layout", [what | speeds | {"times": speeds["arrays"] / speeds["vector"]}])
+    learner.SPLIT_FROM, learner.SPLIT_ON_POLICY_FROM = usual
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__, parts=PARTS, rounds=9)
     arguments = parser.options(argv)
@@ -119,6 +163,8 @@ def main(argv: list[str] | None = None) -> None:
         measure_steps(report, options, client.interpreter("sbx", install=not quick))
     if "pretrain" in arguments.parts and not report.has("pretrain", side="pretrain"):
         measure_pretrain(report, options)
+    if "layout" in arguments.parts:
+        measure_layout(report, options)
     report.finish()
 
 

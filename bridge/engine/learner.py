@@ -22,6 +22,7 @@ from bridge.translate.pytorch.optimizers import (
 from bridge.translate.pytorch.vectors import Vector
 from jaxenvs.compilation.default_device import accelerator, device_in_use, here
 from jaxenvs.learn.learner_state import POLICY, Optimizers
+from jaxenvs.learn.optimization import LARGE
 
 Tensors = Mapping[str, Sequence[torch.Tensor]]
 Vectors = dict[str, Any]
@@ -36,7 +37,7 @@ LARGE_UPDATE = 8_000_000
 # Of a vector, XLA copies each array before it multiplies it. From this many parameters on, that takes longer than
 # passing them apart, which costs most in an update of one gradient step. With 256-256 units, apart is faster by 1.1
 # (SAC) to 1.4 (PPO); below these numbers it is slower by up to 1.5 (DQN).
-SPLIT_FROM, SPLIT_ON_POLICY_FROM = 100_000, 30_000
+SPLIT_FROM, SPLIT_ON_POLICY_FROM = 100_000, LARGE
 # From this many parameters, updates take a fifth less time if the memory that one frees is kept for the next, and from
 # two million on, if more of it is kept (CrossQ: 46 instead of 57 ms).
 LARGE_NETWORKS, LARGEST_NETWORKS, KEPT_FOR_LARGEST = 500_000, 2_000_000, 8 * MOST_FROM_HEAP
@@ -84,19 +85,22 @@ class Learner:
         self.vectors()  # raises if something has no translation
         self.exported = {name: export_optimizer(each) for name, each in self.optimizers.items()}
 
-    def vectors(self) -> tuple[Vectors, Vectors, Vectors]:
+    def vectors(self, split: bool | None = None) -> tuple[Vectors, Vectors, Vectors]:
         """Return the params, the targets and the states of the optimizers, by name.
 
         The vectors, and what a compiled function returns of them unchanged, are valid until the next call. They must
         not be donated. They are NumPy arrays, because JAX arrays in this memory would be committed to a device, for
         which functions are compiled once more.
 
+        Args:
+          split: whether vectors come in their parts; None: if the networks are large.
+
         Raises:
           NotCompilable: parameters of one optimizer differ in the number of steps that they took.
         """
-        split = self._is_split()
+        split = self._is_split() if split is None else split
         params, targets = (
-            {name: each.read_as(split) for name, each in group.items()} for group in (self._params, self._targets)
+            {name: each.read(split) for name, each in group.items()} for group in (self._params, self._targets)
         )
         return params, targets, {name: each.read(split) for name, each in self._moments.items()}
 
@@ -104,7 +108,7 @@ class Learner:
         """Return the params of the network that acts, and its running statistics, by name."""
         name = next(iter(self._params))
         statistics = self._targets.get(f"{name}_statistics")
-        return {name: self._params[name].read_as(self._is_split())} | (
+        return {name: self._params[name].read(self._is_split())} | (
             {} if statistics is None else {f"{name}_statistics": statistics.read()}
         )
 
@@ -177,7 +181,7 @@ class _Moments:
         """Return the state as the optimizer's translation has it: initial values where PyTorch has none yet.
 
         Args:
-          split: as for `Vector.read_as`.
+          split: as for `Vector.read`.
         """
         self._find()
         leaves = [
@@ -188,12 +192,12 @@ class _Moments:
 
     def _read(self, name: str, initial: np.ndarray, split: bool) -> Any:
         if name in self._vectors:
-            return self._vectors[name].read_as(split)
+            return self._vectors[name].read(split)
         vector = initial.copy()
         for entry, part in zip(self._entries, self._params.parts(vector)):
             if entry.get(name) is not None:
                 part[:] = entry[name].detach().reshape(-1).cpu().numpy()
-        return self._params.as_given(vector, split)
+        return self._params.as_parts(vector, split)
 
     def write(self, state: Any) -> None:
         """Write a state, and create what the optimizer lacks, as PyTorch would."""

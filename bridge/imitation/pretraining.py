@@ -52,7 +52,7 @@ def pretrain(
       model: of jaxenvs.sb3, whose update can be compiled (`print(model.plan)`), and whose policy is not recurrent.
       data: a replay buffer; or `observations` and `actions` by these names, as `record_episodes` and Minari's episodes
         have them: arrays with one leading axis, of which `observations` is a dict of arrays for a Dict space. The
-        observations are those of the environments, before any normalization. Other names are ignored.
+        observations are as the environments give them, before any normalization. Other names are ignored.
       n_epochs: passes over the data.
       batch_size: rows of a gradient step. The rows that are left over in an epoch are not used in it.
       learning_rate: of Adam.

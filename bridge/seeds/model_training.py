@@ -72,14 +72,15 @@ def parameters_of(model: Model) -> Any:
     """Return the parameters with which the model's training begins."""
     learner = model.plan.learner
     assert learner is not None
-    params, targets, _ = learner.vectors()
+    # In one piece, because checkpoints have the layout, and the device on which they are loaded may be another.
+    params, targets, _ = learner.vectors(split=False)
     if isinstance(model, CompiledOnPolicyAlgorithm):
-        return jax.tree.map(jnp.array, params[POLICY])
+        return jnp.array(params[POLICY])
     # The Training itself creates the logarithm of the entropy coefficient and the targets, except for running
     # statistics.
     own = {name: vector for name, vector in params.items() if name != "log_ent_coef"}
     own |= {name: targets[name] for name in model._settings_now().STATISTICS if name in targets}
-    return jax.tree.map(jnp.array, own)
+    return {name: jnp.array(vector) for name, vector in own.items()}
 
 
 def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray], total_timesteps: int) -> None:
@@ -91,7 +92,7 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
     model._n_updates = int(state.learner.num_updates)
     learner = model.plan.learner
     assert learner is not None
-    _, _, like = learner.vectors()
+    _, _, like = learner.vectors(split=False)
     # An optax chain of one part and the part itself have the same leaves.
     moments = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(state.learner.optimizer_states))
     learner.write_back(state.learner.params, state.learner.targets, moments)

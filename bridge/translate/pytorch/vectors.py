@@ -77,8 +77,19 @@ class Vector:
         is_there = [tensor.data_ptr() for tensor in tensors] == self._addresses
         return is_there and all([tensor.is_contiguous() for tensor in tensors])
 
-    def read(self) -> np.ndarray:
-        """Return the vector: the memory of the tensors, or a copy that is valid until the next call."""
+    def read(self, split: bool = False) -> Any:
+        """Return the vector: the memory of the tensors, or a copy that is valid until the next call.
+
+        Args:
+          split: return a tuple of its parts instead, unless it has one part or does not move.
+        """
+        return self.as_parts(self._read(), split)
+
+    def as_parts(self, vector: np.ndarray, split: bool) -> Any:
+        """Return a vector, or the tuple of its parts, as `read` does."""
+        return tuple(self.parts(vector)) if split and self._moves and len(self.tensors) > 1 else vector
+
+    def _read(self) -> np.ndarray:
         self._is_there = self.is_in_place()
         if self._is_there:
             return self._memory
@@ -89,14 +100,6 @@ class Vector:
         for part, numbers in zip(self._slices, np.split(joined, np.cumsum(self.sizes[:-1]))):
             self._copy[part] = numbers
         return self._copy
-
-    def read_as(self, split: bool) -> Any:
-        """Return the vector; or, with `split`, a tuple of its parts, unless it has one part or does not move."""
-        return self.as_given(self.read(), split)
-
-    def as_given(self, vector: np.ndarray, split: bool) -> Any:
-        """Return a vector, or its parts as `read_as` does."""
-        return tuple(self.parts(vector)) if split and self._moves and len(self.tensors) > 1 else vector
 
     def write(self, vector: Any, as_read: bool = False) -> None:
         """Write a vector, or the tuple of its parts, into the tensors.

@@ -110,7 +110,7 @@ class MinibatchSettings(OnPolicySettings):
         """Take one gradient step, unless the update has ended; also return STATISTICS, and whether it took place.
 
         Args:
-          tree_of: makes the pytree of the parameters from those of the carry.
+          tree_of: makes the pytree of the parameters from the parameters of the carry.
           carry: the parameters as `apart` has them, the state of their optimizer, and whether the update continues.
         """
         params, optimizer_state, going = carry

@@ -1,10 +1,12 @@
 """Large networks, whose parameters compiled functions take apart, learn what they learn from vectors."""
 
+import jax
 import numpy as np
 import pytest
 
 import bridge
 from bridge.engine import learner
+from bridge.seeds.model_training import parameters_of
 
 ROLLOUT = {"n_steps": 16}
 MINIBATCHES = ROLLOUT | {"batch_size": 8, "n_epochs": 2}
@@ -42,3 +44,9 @@ def test_they_learn_the_same(name, backend, monkeypatch):
     vectors, parts = found
     for key, expected in vectors.items():
         np.testing.assert_allclose(parts[key], expected, rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+def test_a_sweep_takes_vectors_so_that_its_checkpoints_load_on_other_devices(monkeypatch):
+    monkeypatch.setattr(learner, "SPLIT_ON_POLICY_FROM", 0)
+    model = bridge.PPO("MlpPolicy", bridge.make_vec_env("CartPole-v1", 1), device="cpu", **MINIBATCHES)
+    assert isinstance(parameters_of(model), jax.Array)
