@@ -35,9 +35,9 @@ ExportedOptimizers = tuple[tuple[str, ExportedOptimizer], ...]
 # by side; below it takes up to a fifth more (multilayer perceptrons from 64 to 400 wide, on two cores).
 LARGE_UPDATE = 8_000_000
 # Of a vector, XLA copies each array before it multiplies it. From this many parameters on, that takes longer than
-# passing them apart, which costs most in an update of one gradient step. With 256-256 units, apart is faster by 1.1
-# (SAC) to 1.4 (PPO); below these numbers it is slower by up to 1.5 (DQN).
-SPLIT_FROM, SPLIT_ON_POLICY_FROM = 100_000, LARGE
+# passing them apart, which costs most in an update of one gradient step. Apart, PPO is faster by 1.4 (256-256 units)
+# and SAC by 1.1; DQN is slower by 1.1 (400-300). `python -m benchmarks.extensions --parts layout` measures it.
+SPLIT_FROM, SPLIT_ON_POLICY_FROM = 150_000, LARGE
 # From this many parameters, updates take a fifth less time if the memory that one frees is kept for the next, and from
 # two million on, if more of it is kept (CrossQ: 46 instead of 57 ms).
 LARGE_NETWORKS, LARGEST_NETWORKS, KEPT_FOR_LARGEST = 500_000, 2_000_000, 8 * MOST_FROM_HEAP
