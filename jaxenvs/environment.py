@@ -11,7 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import explain_calls, hashable, is_array, is_real, no_parameter, replaceable, shown, type_name
+from jaxenvs.arguments import (
+    boolean,
+    explain_calls,
+    hashable,
+    is_array,
+    is_real,
+    no_parameter,
+    replaceable,
+    shown,
+    type_name,
+)
 from jaxenvs.picture_size import compiled_draw, picture_size
 
 State = TypeVar("State")
@@ -199,7 +209,7 @@ class Environment(Generic[State]):
 
         Raises:
           TypeError, ValueError: a numeric field is not a number or an array of numbers, or is NaN; or a static field is
-            not hashable.
+            not hashable, or annotated as bool and none.
         """
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if field.init:
@@ -317,6 +327,8 @@ def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) ->
     name = f"{owner}.{field.name}"
     if field.metadata.get("static"):
         hashable(name, value)
+        if field.type in ("bool", bool):
+            boolean(name, value)
         return
     if isinstance(value, Environment) or (isinstance(value, tuple) and value == () == field.default):
         return  # () is a wrapper's lookup table that it did not need

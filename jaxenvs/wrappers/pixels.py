@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import boolean, image_size
+from jaxenvs.arguments import image_size
 from jaxenvs.environment import Environment, environment, require_environment, static
 from jaxenvs.wrappers.bases import ObservationWrapper
 
@@ -40,7 +40,6 @@ class Pixels(ObservationWrapper):
             name = type(self.env.unwrapped).__name__
             raise ValueError(f"env must be drawn in compiled functions: define {name}.draw(state, height, width).")
         object.__setattr__(self, "size", image_size("size", self.size))
-        boolean("grayscale", self.grayscale)
         super().__check_init__()
 
     @property

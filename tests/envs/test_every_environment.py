@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium
@@ -51,6 +52,15 @@ def test_spaces_and_speed_of_a_film_are_those_of_gymnasium(id: str) -> None:
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
     assert ours.render_fps == theirs.metadata["render_fps"]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_flags_are_bools(id: str) -> None:
+    env = jaxenvs.make(id).unwrapped
+    for field in dataclasses.fields(env):  # type: ignore[arg-type]
+        if field.type == "bool":
+            with pytest.raises(ValueError, match=f"{field.name} must be a bool, got 1"):
+                dataclasses.replace(env, **{field.name: 1})  # type: ignore[type-var]
 
 
 @jax.jit

@@ -116,8 +116,6 @@ def test_other_wrong_parameters_are_refused() -> None:
         jaxenvs.FrozenLake(map_name="5x5")
     with pytest.raises(ValueError, match=r"reward_schedule must hold three rewards, .*, got \(1, 0\)"):
         jaxenvs.FrozenLake(reward_schedule=(1, 0))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="is_rainy must be a bool, got 1"):
-        jaxenvs.Taxi(is_rainy=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="p must be a finite number, above 0 and at most 1, got 0"):
         generate_random_map(p=0)
     with pytest.raises(ValueError, match=r"size must be an int from 2 to \d+, got 1"):

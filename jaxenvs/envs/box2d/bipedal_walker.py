@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs import physics2d
-from jaxenvs.arguments import boolean
 from jaxenvs.drawing import BLACK, Canvas
 from jaxenvs.drawing.canvas import Color
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
@@ -101,10 +100,6 @@ class BipedalWalker(Environment[BipedalWalkerState]):
     hardcore: bool = static(default=False)
 
     render_fps = FPS
-
-    def __check_init__(self) -> None:
-        super().__check_init__()
-        boolean("hardcore", self.hardcore)
 
     @property
     def observation_space(self) -> gymnasium.spaces.Box:

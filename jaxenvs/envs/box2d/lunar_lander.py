@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import boolean
 from jaxenvs.drawing import BLACK, WHITE, Canvas
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.physics2d import Body, Joint, Motors, World, WorldState, box, frame, polygon, start, step, step_in_the_air
@@ -113,11 +112,6 @@ class LunarLander(Environment[LunarLanderState]):
     enable_wind: bool = static(default=False)
 
     render_fps = FPS
-
-    def __check_init__(self) -> None:
-        super().__check_init__()
-        boolean("continuous", self.continuous)
-        boolean("enable_wind", self.enable_wind)
 
     @property
     def observation_space(self) -> gymnasium.spaces.Box:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import boolean
 from jaxenvs.drawing import BLACK, Canvas
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 
@@ -60,11 +59,6 @@ class CartPole(Environment[CartPoleState]):
     sutton_barto_reward: bool = static(default=False)
 
     render_fps = 50
-
-    def __check_init__(self) -> None:
-        super().__check_init__()
-        boolean("semi_implicit_euler", self.semi_implicit_euler)
-        boolean("sutton_barto_reward", self.sutton_barto_reward)
 
     @property
     def total_mass(self) -> float:

@@ -46,8 +46,6 @@ class BitFlipping(GoalEnvironment[BitFlippingState]):
     def __check_init__(self) -> None:
         super().__check_init__()
         integer("n_bits", self.n_bits, 1, MOST_BITS)
-        if not isinstance(self.continuous, bool):
-            raise ValueError(f"continuous must be a bool, got {self.continuous!r}.")
 
     @property
     def default_max_episode_steps(self) -> int:

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import boolean
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.pixel_art import (
@@ -77,11 +76,6 @@ class Blackjack(Environment[BlackjackState]):
 
     render_fps = 4
     render_size = 384, 384
-
-    def __check_init__(self) -> None:
-        super().__check_init__()
-        boolean("natural", self.natural)
-        boolean("sab", self.sab)
 
     @property
     def observation_space(self) -> gymnasium.spaces.Tuple[Any]:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import boolean
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.pixel_art import (
@@ -56,10 +55,6 @@ class CliffWalking(Environment[CliffWalkingState]):
 
     render_fps = 4
     render_size = 64 * HEIGHT, 64 * WIDTH
-
-    def __check_init__(self) -> None:
-        super().__check_init__()
-        boolean("is_slippery", self.is_slippery)
 
     @property
     def observation_space(self) -> gymnasium.spaces.Discrete:

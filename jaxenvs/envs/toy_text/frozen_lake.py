@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import boolean, integer, number, one_of, shown
+from jaxenvs.arguments import integer, number, one_of, shown
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.pixel_art import (
@@ -70,7 +70,6 @@ class FrozenLake(Environment[FrozenLakeState]):
         if self.desc is not None:
             object.__setattr__(self, "desc", _checked_map(self.desc))
         super().__check_init__()
-        boolean("is_slippery", self.is_slippery)
         if self.desc is None:
             one_of("map_name", self.map_name, MAPS)
         if not isinstance(self.reward_schedule, tuple | list) or len(self.reward_schedule) != 3:

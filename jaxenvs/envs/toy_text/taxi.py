@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import boolean
 from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.toy_text.draws import UniformStream
@@ -84,11 +83,6 @@ class Taxi(Environment[TaxiState]):
 
     render_fps = 4
     render_size = 4 * TILE_ROWS * TILE_HEIGHT, 4 * TILE_COLUMNS * TILE_WIDTH
-
-    def __check_init__(self) -> None:
-        super().__check_init__()
-        boolean("is_rainy", self.is_rainy)
-        boolean("fickle_passenger", self.fickle_passenger)
 
     @property
     def observation_space(self) -> gymnasium.spaces.Discrete:

@@ -46,12 +46,6 @@ def test_engines_do_not_depend_on_the_dtype_of_an_action(dtype: type[Any]) -> No
     assert directions[1::2] == (-1, 1)
 
 
-def test_flags_are_bools() -> None:
-    for name in ("continuous", "enable_wind"):
-        with pytest.raises(ValueError, match=f"{name} must be a bool, got 1"):
-            LunarLander(**{name: 1})
-
-
 @pytest.mark.thorough
 def test_a_picture_is_gymnasiums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean differences of pictures shrunk to a quarter, of 255."""
