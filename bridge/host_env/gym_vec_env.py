@@ -170,7 +170,7 @@ class GymVecEnv(HostVecEnv):
         rewards, terminated, truncated = map(as_array, (rewards, terminated, truncated))  # they may be JAX arrays
         dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
         rewards = (np.asarray if self._is_pool else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
-        kept_info = self._kept(info)
+        kept_info = info if self._is_pool else kept(info)  # EnvPool does not write into it again
         continuing = (~dones).nonzero()[0] if kept_info else ended[:0]
         if ended.size:
             # Before the rest, because EnvPool resets environments in its own threads meanwhile.
@@ -251,10 +251,6 @@ class GymVecEnv(HostVecEnv):
         is_ours = self._is_pool or (isinstance(observation, np.ndarray) and is_unshared(observation))
         convert = functools.partial(np.require, requirements="W") if is_ours else np.array
         return map_parts(lambda dtype, part: convert(part, dtype), self._dtypes, observation)
-
-    def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return the environments' infos in memory that stays unchanged until they are read."""
-        return info if self._is_pool or not info else kept(info)
 
     def _update_reset_infos(
         self, env_indices: np.ndarray, info: dict[str, Any], rows: np.ndarray, num_rows: int

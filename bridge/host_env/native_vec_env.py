@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,10 @@ class NativeVecEnv(HostVecEnv):
         self._pool = BufferPool(num_envs, env.observation_space)
         self._buffers: Buffers | None = None
         self._actions: Any = None
-        self._send, self._receive = getattr(env, "send", None), getattr(env, "recv", None)
+        self._send: Callable[[Any, Buffers], Any] = env.step_into
+        self._receive: Callable[[], Any] = lambda: None
+        if hasattr(env, "send") and hasattr(env, "recv"):
+            self._send, self._receive = env.send, env.recv
         super().__init__(env, num_envs, env.observation_space, env.action_space)
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
@@ -64,15 +68,11 @@ class NativeVecEnv(HostVecEnv):
         buffers = self._pool.take()
         # Kept until the step is done, as the environment may read them in its own thread.
         self._actions = actions = np.ascontiguousarray(actions)
-        if self._send is None or self._receive is None:
-            self.env.step_into(actions, buffers)
-        else:
-            self._send(actions, buffers)
+        self._send(actions, buffers)
         self._buffers = buffers
 
     def _finish_step(self) -> VecEnvStepReturn:
-        if self._send is not None and self._receive is not None:
-            self._receive()
+        self._receive()
         buffers, self._buffers = self._buffers, None
         assert buffers is not None
         reward, terminated = buffers.reward[:], buffers.terminated[:]

@@ -1,10 +1,20 @@
-"""Pictures made of tiles: a grid of numbers, and a small picture for each number."""
+"""Pictures made of tiles: a grid of numbers, and a small picture for each number; and the scaling of pictures."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+Picture = TypeVar("Picture", jax.Array, np.ndarray)
+
+
+def scaled(picture: Picture, height: int, width: int) -> Picture:
+    """Scale a picture, or several (..., height, width, 3), to the nearest pixel."""
+    rows, columns = np.arange(height) * picture.shape[-3] // height, np.arange(width) * picture.shape[-2] // width
+    return picture[..., rows[:, None], columns, :]
 
 
 def draw_tiles(grid: jax.Array, tiles: jax.Array | np.ndarray, height: int, width: int) -> jax.Array:

@@ -279,12 +279,6 @@ def on_host(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf if is_key(leaf) else np.asarray(leaf), tree)
 
 
-def stretched(picture: jax.Array, height: int, width: int) -> jax.Array:
-    """Resize a picture (rows, columns, ...) by nearest pixels."""
-    rows, columns = np.arange(height) * picture.shape[0] // height, np.arange(width) * picture.shape[1] // width
-    return picture[rows[:, None], columns]
-
-
 def require_arrays(what: str, tree: Any) -> None:
     """Raise unless all leaves of a pytree are arrays."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from jaxenvs.drawing import scaled
 from jaxenvs.environment import environment
-from jaxenvs.third_party.adapter import ThirdPartyState, stretched
+from jaxenvs.third_party.adapter import ThirdPartyState
 from jaxenvs.third_party.gymnax import GymnaxEnvironment, adapt_with_params, with_parameters
 from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 
@@ -37,7 +38,7 @@ class CraftaxEnvironment(GymnaxEnvironment):
     def draw(self, state: ThirdPartyState, height: int, width: int) -> jax.Array:
         renderer, _ = _picture(self.source.env)
         picture = jnp.clip(renderer(state.inner), 0, 255).astype(jnp.uint8)
-        return stretched(picture, height, width)
+        return scaled(picture, height, width)
 
     def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
         params = self.library_params
@@ -81,21 +82,9 @@ def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: 
     return from_craftax(env, env.default_params.replace(**dict(constants)))
 
 
-def _build_with(name: str, **parameters: Any) -> CraftaxEnvironment:
-    """Create craftax's environment of a name.
-
-    Args:
-      parameters: fields of its `EnvParams`, or `static_env_params`, craftax's own `StaticEnvParams`.
-
-    Raises:
-      TypeError: the environment has no such parameter.
-    """
-    return with_parameters(_build, name, parameters)
-
-
 def _names() -> list[str]:
     require_library("craftax")
     return IDS
 
 
-make, ids = entry_points("craftax", _names, _build_with)
+make, ids = entry_points("craftax", _names, with_parameters(_build))

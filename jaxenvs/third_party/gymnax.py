@@ -1,4 +1,4 @@
-"""Adapter of gymnax (RobertTLange/gymnax): 1.0, and 0.0.9, whose step reports both kinds of end as one."""
+"""Adapter of gymnax (RobertTLange/gymnax), from 1.0 on; the spaces and parameters of other libraries in its style."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.arguments import is_real, no_parameter
-from jaxenvs.drawing.tiles import draw_tiles
+from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, ravelled, unbounded
 from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
@@ -71,7 +71,8 @@ class GymnaxEnvironment(ThirdPartyEnvironment):
     def draw(self, state: ThirdPartyState, height: int, width: int) -> jax.Array:
         if not self.can_render:
             return super().draw(state, height, width)
-        observation = self._observe(state)
+        # of an action that is not known
+        observation = self.source.env.observe(jax.random.key(0), state.inner, None, self.library_params)
         if observation.ndim == 2:
             observation = observation[..., None]
         colours = np.concatenate([[(0, 0, 0)], np.resize(CHANNEL_COLOURS, (observation.shape[-1], 3))])
@@ -83,15 +84,6 @@ class GymnaxEnvironment(ThirdPartyEnvironment):
         rows, columns = (self.source.observation_space.shape or ())[:2] if self.can_render else (1, 1)
         return 400, 400 * columns // rows
 
-    def _observe(self, state: ThirdPartyState) -> jax.Array:
-        """Return the observation of a state, whose last action is not known."""
-        env, key = self.source.env, jax.random.key(0)
-        if hasattr(env, "observe"):
-            return jnp.asarray(env.observe(key, state.inner, None, self.library_params))
-        arguments = inspect.signature(env.get_obs).parameters
-        given = {name: value for name, value in (("params", self.library_params), ("key", key)) if name in arguments}
-        return jnp.asarray(env.get_obs(state.inner, **given))
-
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
         observation, inner = self.source.env.reset_env(key, self.library_params)
         return inner, observation
@@ -102,12 +94,7 @@ class GymnaxEnvironment(ThirdPartyEnvironment):
 
     def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
         """Return whether the episode is terminated, and whether it is truncated."""
-        env, params = self.source.env, self.library_params
-        if hasattr(env, "is_truncated"):
-            return done, env.is_truncated(inner, params)
-        truncated = jnp.asarray(inner.time >= params.max_steps_in_episode)
-        without_limit = env.is_terminal(inner, params.replace(max_steps_in_episode=jnp.inf))
-        return jnp.asarray(done, bool) & (~truncated | jnp.asarray(without_limit, bool)), truncated
+        return done, self.source.env.is_truncated(inner, self.library_params)
 
 
 def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
@@ -128,21 +115,6 @@ def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
 def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: Any) -> GymnaxEnvironment:
     env, params = require_library("gymnax").make(name, **arguments)
     return from_gymnax(env, params.replace(**dict(constants)))
-
-
-def _build_with(name: str, **parameters: Any) -> GymnaxEnvironment:
-    """Create gymnax's environment of an id.
-
-    Args:
-      parameters: fields of its `EnvParams`, or arguments of its class.
-
-    Raises:
-      TypeError: the environment has no such parameter.
-    """
-    return with_parameters(_build, name, parameters)
-
-
-make, ids = entry_points("gymnax", lambda: require_library("gymnax").registered_envs, _build_with)
 
 
 # --- Parameters -----------------------------------------------------------------------------------------------------
@@ -174,20 +146,31 @@ def _adapted(cls: type[Adapter], env: Any, params: Any, traced: dict[str, Any]) 
     )
 
 
-def with_parameters(build: Callable[..., Adapter], name: str, parameters: dict[str, Any]) -> Adapter:
-    """Call `build` with parameters that are numbers of the adapter, fields of its params, or arguments of the class."""
-    env = build(name)
-    fields = [field.name for field in dataclasses.fields(env.source.constants)]
-    arguments = {key: value for key, value in parameters.items() if key not in fields}
-    known = [*fields, *inspect.signature(type(env.source.env)).parameters]
-    for unknown in arguments.keys() - set(known):
-        raise TypeError(no_parameter(type(env.source.env).__name__, unknown, known))
-    if arguments:
-        env = build(name, **arguments)
-    constants = {key: value for key, value in parameters.items() if key in fields and key not in env.params}
-    if constants:
-        env = build(name, tuple(sorted(constants.items())), **arguments)
-    return env.replace(**{key: value for key, value in parameters.items() if key in env.params})
+def with_parameters(build: Callable[..., Adapter]) -> Callable[..., Adapter]:
+    """Return a function that calls `build(name, constants, **arguments)` with what its parameters are.
+
+    They are numbers that the adapter traces, other fields of its `EnvParams`, or arguments of the library's class; for
+    any other one, the function raises a TypeError.
+    """
+
+    def build_with(name: str, **parameters: Any) -> Adapter:
+        env = build(name)
+        fields = [field.name for field in dataclasses.fields(env.source.constants)]
+        arguments = {key: value for key, value in parameters.items() if key not in fields}
+        known = [*fields, *inspect.signature(type(env.source.env)).parameters]
+        for unknown in arguments.keys() - set(known):
+            raise TypeError(no_parameter(type(env.source.env).__name__, unknown, known))
+        if arguments:
+            env = build(name, **arguments)
+        constants = {key: value for key, value in parameters.items() if key in fields and key not in env.params}
+        if constants:
+            env = build(name, tuple(sorted(constants.items())), **arguments)
+        return env.replace(**{key: value for key, value in parameters.items() if key in env.params})
+
+    return build_with
+
+
+make, ids = entry_points("gymnax", lambda: require_library("gymnax").registered_envs, with_parameters(_build))
 
 
 # --- Spaces ---------------------------------------------------------------------------------------------------------
@@ -202,7 +185,9 @@ def observation_space(env: Any, params: Any) -> gymnasium.Space[Any]:
 
 
 def converted(space: Any) -> gymnasium.Space[Any]:
-    """Convert a space of gymnax to Gymnasium's."""
+    """Convert a space of gymnax, or of a library that copied them, to Gymnasium's."""
+    if hasattr(space, "num_categories"):
+        return spaces.MultiDiscrete(np.asarray(space.num_categories))
     if hasattr(space, "n"):
         return spaces.Discrete(int(space.n))
     if hasattr(space, "low"):
@@ -211,4 +196,4 @@ def converted(space: Any) -> gymnasium.Space[Any]:
         return spaces.Dict({name: converted(part) for name, part in space.spaces.items()})
     if isinstance(getattr(space, "spaces", None), list | tuple):
         return spaces.Tuple([converted(part) for part in space.spaces])
-    raise TypeError(f"A space must be gymnax's Box, Discrete, Dict or Tuple, got {space!r}.")
+    raise TypeError(f"A space must be a Box, Discrete, MultiDiscrete, Dict or Tuple as gymnax has them, got {space!r}.")

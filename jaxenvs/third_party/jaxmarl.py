@@ -6,15 +6,14 @@ import contextlib
 import io
 from typing import Any
 
-import gymnasium
 import jax
 import jax.numpy as jnp
-import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.arguments import shown
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.third_party.adapter import ThirdPartyEnvironment, adapt, box
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment, adapt
+from jaxenvs.third_party.gymnax import converted
 from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 from jaxenvs.wrappers.multi_agent.agents import shared_spaces
 
@@ -101,7 +100,7 @@ def from_jaxmarl(env: Any) -> JaxMarlEnvironment:
     smax = "jaxmarl.environments.smax.heuristic_enemy_smax_env"
     refuse_wrappers(env, "jaxmarl", [f"{smax}.HeuristicEnemySMAX", f"{smax}.LearnedPolicyEnemySMAX"])
     kinds = env.observation_space, env.action_space
-    each = [{agent: _space(kind(agent)) for agent in env.agents} for kind in kinds]
+    each = [{agent: converted(kind(agent)) for agent in env.agents} for kind in kinds]
     observation_space, action_space = shared_spaces(*each)
     has_masks = isinstance(action_space, spaces.Discrete) and _has_masks(env)
     return adapt(
@@ -119,16 +118,3 @@ def _has_masks(env: Any) -> bool:
     except NotImplementedError:
         return False
     return True
-
-
-def _space(space: Any) -> gymnasium.Space[Any]:
-    """Convert a space of JaxMARL."""
-    kind = type(space).__name__
-    if kind == "Discrete":
-        return spaces.Discrete(int(space.n))
-    if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(np.asarray(space.num_categories))
-    if kind == "Box":
-        dtype = np.dtype(space.dtype)
-        return box(space.low, space.high, tuple(space.shape), dtype)
-    raise TypeError(f"The spaces must be Discrete, MultiDiscrete or Box, got {kind}.")

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
+from jaxenvs.drawing import scaled
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box, stretched
+from jaxenvs.third_party.adapter import ThirdPartyEnvironment, ThirdPartyState, adapt, box
 from jaxenvs.third_party.library import entry_points, refuse_wrappers, require_library, shared
 from jaxenvs.third_party.precision import in_32_bits
 
@@ -48,7 +49,7 @@ class NavixEnvironment(ThirdPartyEnvironment):
 
     def draw(self, state: ThirdPartyState, height: int, width: int) -> jax.Array:
         observe = require_library("navix").observations.rgb
-        return stretched(in_32_bits(observe, _with_cache(state.inner).state), height, width)
+        return scaled(in_32_bits(observe, _with_cache(state.inner).state), height, width)
 
 
 def _without_cache(timestep: Any) -> Any:

@@ -1,9 +1,6 @@
 """What all adapters share, on libraries made up for it: no other library is needed here."""
 
-import dataclasses
 import importlib
-import types
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +9,8 @@ import pytest
 from gymnasium import spaces
 
 import jaxenvs
-from jaxenvs import TimeStep, environment, struct
-from jaxenvs.third_party import ThirdPartyEnvironment, from_gymnax
+from jaxenvs import TimeStep, environment
+from jaxenvs.third_party import ThirdPartyEnvironment
 from jaxenvs.third_party.adapter import adapt, box, ravelled
 from jaxenvs.third_party.library import entry_points, refuse_wrappers, shared
 
@@ -211,58 +208,3 @@ def test_ids_of_our_own_come_before_those_of_a_library(monkeypatch):
     assert jaxenvs.spec("Mine/one").entry_point == "jaxenvs.third_party.Mine:make"
     monkeypatch.setitem(jaxenvs.registry._specs, "Mine/one", jaxenvs.Spec("Mine/one", Sloppy))
     assert jaxenvs.spec("Mine/one").entry_point is Sloppy
-
-
-# --- gymnax before 1.0 ----------------------------------------------------------------------------------------------
-
-
-@struct
-class Clock:
-    time: Any
-    broken: Any
-
-
-@struct
-class ClockParams:
-    breaks_at: int = 3
-    max_steps_in_episode: int = 5
-
-    def replace(self, **changes):
-        return dataclasses.replace(self, **changes)
-
-
-class OldClock:
-    """In the style of gymnax 0.0: `step_env` returns one `done` for both kinds of end."""
-
-    name = "OldClock"
-    default_params = ClockParams()
-
-    def observation_space(self, params):
-        return types.SimpleNamespace(low=0, high=9, shape=(1,), dtype=jnp.float32)
-
-    def action_space(self, params):
-        return types.SimpleNamespace(n=2)
-
-    def reset_env(self, key, params):
-        return jnp.zeros(1), Clock(0, False)
-
-    def step_env(self, key, state, action, params):
-        state = Clock(state.time + 1, state.time + 1 == params.breaks_at)
-        return jnp.ones(1) * state.time, state, 1, self.is_terminal(state, params), {}
-
-    def is_terminal(self, state, params):
-        return state.broken | (state.time >= params.max_steps_in_episode)
-
-
-@pytest.mark.parametrize(
-    ("breaks_at", "ends"), [(3, [(3, True, False), (5, False, True)]), (9, [(5, False, True)]), (5, [(5, True, True)])]
-)
-def test_the_ends_of_old_gymnax_are_told_apart(breaks_at, ends):
-    env = from_gymnax(OldClock()).replace(breaks_at=breaks_at)
-    state, _ = env.reset(jax.random.key(0))
-    seen = []
-    for time in range(1, 6):
-        state, timestep = env.step(state, 0)
-        if timestep.done:
-            seen.append((time, bool(timestep.terminated), bool(timestep.truncated)))
-    assert seen == ends

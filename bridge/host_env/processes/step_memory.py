@@ -22,7 +22,6 @@ class StepMemory:
     """Arrays with the leading axis `num_envs`, in which each worker writes the rows of its environments.
 
     Attributes:
-      arrays: all arrays, by the names that workers use too.
       actions, rewards, terminated, truncated: of a step.
       observations: by place, and then by the keys of `obs_space_info`.
       layout: a pickled description that workers need to find the arrays.
@@ -49,7 +48,7 @@ class StepMemory:
                 raise ValueError(f"observation_space must hold numbers of a fixed shape, got {observation_space}.")
             for place in PLACES:
                 fields[place, key] = np.dtype(dtypes[key]).str, (num_envs, *shapes[key])
-        self.arrays = arrays = shared_arrays(file, fields)
+        arrays = shared_arrays(file, fields)
         self.rewards, self.terminated, self.truncated, self.actions = (
             arrays[name] for name in ("rewards", "terminated", "truncated", "actions")
         )

@@ -254,27 +254,21 @@ class Worker:
     Attributes:
       serial_envs: the environments; none before the first command.
       first: the index of the first of them among all environments.
-      arrays: their rows of the StepMemory, by its names.
     """
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self.serial_envs = SerialEnvs([])
         self.first = 0
-        self.arrays: dict[Any, np.ndarray] = {}
 
     def answer(self, kind: int, slot: int, payload: bytes) -> tuple[int, bytes]:
         """Carry out a command; return ANSWER and the answer, or RAISED and the error of an environment."""
         try:
             return ANSWER, self.do(kind, slot, payload)
         except Exception as error:
-            return RAISED, self.raised(error)
-
-    def raised(self, error: Exception) -> bytes:
-        """Return the pickled description of an error of the environment that failed."""
-        text = "".join(traceback.format_exception(error))
-        attribute_error = str(error) if isinstance(error, AttributeError) else None
-        return pickle.dumps((self.first + self.serial_envs.failed, attribute_error, text))
+            text = "".join(traceback.format_exception(error))
+            attribute_error = str(error) if isinstance(error, AttributeError) else None
+            return RAISED, pickle.dumps((self.first + self.serial_envs.failed, attribute_error, text))
 
     def do(self, kind: int, slot: int, payload: bytes) -> bytes:
         """Carry out a command, and return the answer."""
@@ -317,7 +311,7 @@ class Worker:
 
     def _share(self, fields: dict[Any, tuple[str, tuple[int, ...]]], keys: list[Any]) -> bytes:
         own = slice(self.first, self.first + len(self.serial_envs.envs))
-        self.arrays = arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
+        arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
         self._actions = arrays["actions"]
         self._outcome = arrays["rewards"], arrays["terminated"], arrays["truncated"]
         self._observations = [{key: arrays[slot, key] for key in keys} for slot in range(2)]

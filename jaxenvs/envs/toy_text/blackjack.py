@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.drawing import scaled
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.pixel_art import (
@@ -20,7 +21,6 @@ from jaxenvs.envs.toy_text.pixel_art import (
     box,
     painted,
     plain,
-    scaled,
     text,
 )
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.drawing import scaled
+
 Colour = tuple[int, int, int]
 
 INK: Colour = (56, 58, 72)
@@ -103,14 +105,6 @@ def tile(size: int, colour: Colour, edge: Colour) -> np.ndarray:
 def mosaic(rows: Sequence[str], tiles: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the picture of a map, a tile for each letter."""
     return np.vstack([np.hstack([tiles[letter] for letter in row]) for row in rows])
-
-
-def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Scale a picture, or several (..., height, width, 3), to the nearest pixel."""
-    rows, columns = (
-        np.arange(new) * old // new for new, old in zip((height, width), picture.shape[-3:-1], strict=True)
-    )
-    return picture[..., rows[:, None], columns, :]
 
 
 def draw_in_cell(

@@ -274,32 +274,19 @@ def _town(marked: bool) -> np.ndarray:
 
 
 _PASSENGER = sprite([".##.", ".##.", "####", "####", ".##.", ".##.", "#..#"])
-_TAXI = sprite(
-    [
-        "...######.....",
-        "..#bb#bbb#....",
-        ".#bbb#bbbb##..",
-        "#yyyyyyyyyyy#.",
-        "#yy#w#w#w#yyy#",
-        "#yyyyyyyyyyyy#",
-        "###ww####ww###",
-        "..####..####..",
-        "...##....##...",
-    ]
-)
-_FULL_TAXI = sprite(
-    [
-        "...######.....",
-        "..#bb###b#....",
-        ".#bbb###bb##..",
-        "#yyyyyyyyyyy#.",
-        "#yy#w#w#w#yyy#",
-        "#yyyyyyyyyyyy#",
-        "###ww####ww###",
-        "..####..####..",
-        "...##....##...",
-    ]
-)
+_TAXI_ROWS = [
+    "...######.....",
+    "..#bb#bbb#....",
+    ".#bbb#bbbb##..",
+    "#yyyyyyyyyyy#.",
+    "#yy#w#w#w#yyy#",
+    "#yyyyyyyyyyyy#",
+    "###ww####ww###",
+    "..####..####..",
+    "...##....##...",
+]
+_TAXI = sprite(_TAXI_ROWS)
+_FULL_TAXI = sprite([_TAXI_ROWS[0], "..#bb###b#....", ".#bbb###bb##..", *_TAXI_ROWS[3:]])  # a head behind the window
 _HOUSE = sprite(
     [
         "....############....",

@@ -36,9 +36,6 @@ class AgentView(Wrapper[AgentState]):
 
     env: Environment[Any]
 
-    def __check_init__(self) -> None:
-        require_environment("env", self.env)
-
 
 @environment
 class MaskedAgentView(AgentView):
