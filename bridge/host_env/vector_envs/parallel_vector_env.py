@@ -36,29 +36,29 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """
 
     def __init__(self, make_envs: list[Callable[[], Any]]) -> None:
-        self.envs = [make() for make in make_envs]
-        for env in self.envs:
+        self.games = [make() for make in make_envs]  # not `envs`, which would be one for each sub-environment
+        for env in self.games:
             if not is_parallel(env):
                 raise TypeError(f"env_id must make a parallel environment of PettingZoo, got {shown(env)}.")
-        first = self.envs[0]
+        first = self.games[0]
         self.agents = list(first.possible_agents)
         kinds = first.observation_space, first.action_space
         each = [{agent: kind(agent) for agent in self.agents} for kind in kinds]
         self.single_observation_space, self.single_action_space = shared_spaces(*each)
-        self.num_envs = len(self.envs) * len(self.agents)
+        self.num_envs = len(self.games) * len(self.agents)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.render_mode = getattr(first, "render_mode", None)
         self.metadata = {**getattr(first, "metadata", {}), "autoreset_mode": AutoresetMode.SAME_STEP}
         zeros = create_empty_array(self.single_observation_space, n=1, fn=np.zeros)
         (self._nothing,) = iterate(batch_space(self.single_observation_space), zeros)
-        self._is_out = np.zeros((len(self.envs), len(self.agents)), bool)
+        self._is_out = np.zeros((len(self.games), len(self.agents)), bool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start all environments: environment i, with the first of its agents' seeds."""
         self._is_out[:] = False
         rows: list[Any] = []
-        for number, env in enumerate(self.envs):
+        for number, env in enumerate(self.games):
             own_seed = None if seed is None else seed + number * len(self.agents)
             rows.extend(self._first(env, seed=own_seed, options=options))
         return self._batch(rows), {}
@@ -70,7 +70,7 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         rows: list[Any] = []
         finals: list[Any] = [None] * self.num_envs
-        for number, env in enumerate(self.envs):
+        for number, env in enumerate(self.games):
             first, is_out = number * len(self.agents), self._is_out[number]
             acting = [at for at, agent in enumerate(self.agents) if agent in env.agents and not is_out[at]]
             given = env.step({self.agents[at]: each_action[first + at] for at in acting})
@@ -97,11 +97,11 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def render(self) -> tuple[Any, ...]:
         """Return the picture of each agent's environment."""
-        return tuple(picture for env in self.envs for picture in [env.render()] * len(self.agents))
+        return tuple(picture for env in self.games for picture in [env.render()] * len(self.agents))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close all environments."""
-        for env in self.envs:
+        for env in self.games:
             env.close()
 
     def _first(self, env: Any, **arguments: Any) -> list[Any]:

@@ -31,6 +31,7 @@ ACTION_SPACES = {
 }
 RAISE, SIGKILL, SEGMENTATION_FAULT, EXIT, HANG = range(4, 9)
 HANG_IN_C = -1  # in a call that does not release the GIL
+TIMEOUT = 2.0  # seconds, which steps of workers that do not hang need not even on a busy machine
 
 
 class Counting(gymnasium.Env):

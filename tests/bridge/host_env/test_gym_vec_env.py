@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from stable_baselines3 import PPO
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from stable_baselines3.common.monitor import Monitor
 
 from bridge import GymVecEnv, JaxVecEnv
@@ -114,30 +113,6 @@ def test_dones_are_the_environments_own_and_not_written_to_again():
     assert {step[1].dtype for step in steps} == {np.dtype(np.float32)}
     steps[0][1][0] = 7  # SB3 adds to the rewards of truncated episodes
     assert steps[1][1][0] == 1
-
-
-def test_stock_ppo_learns():
-    venv = GymVecEnv(SyncVectorEnv([lambda: OnlyOne(Counting(length=8))] * 4))
-    model = PPO("MlpPolicy", venv, n_steps=32, batch_size=64, n_epochs=4, learning_rate=5e-3, seed=0)
-    model.learn(2_000)
-    assert np.mean([episode["r"] for episode in list(model.ep_info_buffer)[-20:]]) > 7
-
-
-class OnlyOne(gymnasium.Wrapper):
-    """One action of three is worth 1, the others nothing."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        self.action_space = spaces.Discrete(3)
-        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
-
-    def reset(self, **kwargs):
-        self.env.reset(**kwargs)
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        _, _, terminated, truncated, info = self.env.step(0)
-        return np.ones(1, np.float32), float(action == 2), terminated, truncated, info
 
 
 # --- Whose memory ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from stable_baselines3 import PPO
+from stable_baselines3.common.monitor import Monitor
 
 import bridge
 from tests.bridge.small_models import SETTINGS
@@ -59,6 +60,7 @@ class Countdown:
 
 def test_every_agent_is_a_sub_environment_with_its_own_rewards_and_ends():
     env = bridge.make_vec_env(Countdown, 2, seed=5)
+    assert env.env_is_wrapped(Monitor) == [True] * 4  # which SB3's evaluate_policy asks
     np.testing.assert_array_equal(env.reset()[:, 0], [10, 20, 10, 20])
     observation, rewards, dones, _ = env.step(np.array([0, 1, 2, 3]))
     np.testing.assert_array_equal(observation[:, 0], [11, 21, 11, 21])
@@ -74,7 +76,7 @@ def test_every_agent_is_a_sub_environment_with_its_own_rewards_and_ends():
     np.testing.assert_array_equal(dones, [False, True, False, True])
     np.testing.assert_array_equal(observation[:, 0], [10, 20, 10, 20])  # all have ended, and start again
     np.testing.assert_array_equal(infos[1]["terminal_observation"], [23, 23, 23])
-    assert [each.seeds[0] for each in env.vector_env.envs] == [5, 7]
+    assert [each.seeds[0] for each in env.vector_env.games] == [5, 7]
 
 
 def test_one_that_exists_is_stepped_itself():
