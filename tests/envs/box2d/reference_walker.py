@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.envs.box2d.bipedal_walker import BipedalWalkerHeuristics
 
-from jaxenvs.envs.box2d import obstacles
+from jaxenvs.envs.box2d import obstacles, terrain
 from jaxenvs.envs.box2d.bipedal_walker import (
     HARDCORE,
     HULL,
@@ -181,6 +181,34 @@ def stand() -> Any:
     return jax.jit(_stand)
 
 
+def heard_draws(seed: int, hardcore: bool = False) -> terrain.Draws:
+    """What the reference draws for the terrain of a seed."""
+    heard = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+    draws = jax.tree.map(np.array, terrain.draw(jax.random.key(0), hardcore))
+    kind, begins, left = terrain.GRASS, False, terrain.START
+    for point in range(terrain.POINTS):
+        if kind == terrain.GRASS and not begins and point > terrain.START:
+            draws.kick[point] = heard.uniform(-1, 1) / 30
+        elif kind == terrain.STUMP and begins:
+            left = heard.integers(1, 3)
+            draws.size[point] = left - 1
+        elif kind == terrain.STAIRS and begins:
+            draws.rise[point] = 1 if heard.random() > 0.5 else -1
+            heard.integers(4, 5)
+            number = heard.integers(3, 5)
+            draws.size[point], left = number - 3, 4 * number
+        elif kind == terrain.PIT and begins:
+            gap = heard.integers(3, 5)
+            draws.size[point], left = gap - 3, gap + 2
+        left -= 1
+        begins = left == 0
+        if begins:
+            left = draws.length[point] = heard.integers(5, 10)
+            kind = heard.integers(1, 4) if hardcore and kind == terrain.GRASS else terrain.GRASS
+            draws.kind[point] = kind if kind != terrain.GRASS else draws.kind[point]
+    return draws
+
+
 Episode = tuple[BipedalWalkerState, np.ndarray, float, bool]
 
 
@@ -209,3 +237,20 @@ def replay(episodes: list[Episode], limit: int, hardcore: bool = False) -> tuple
         if not running.any():
             break
     return lengths, totals
+
+
+def assert_same_episodes(limit: int, hardcore: bool = False) -> None:
+    """Compare whole episodes with the reference's draws and random actions, never set right again.
+
+    Nearly all that fall do so in the same step, with the same return. Who lies on the ground to the last step, under
+    random actions, touches it a thousand times, and rounding parts such episodes: also the reference's from itself.
+    With velocities changed by a millionth at each step, 92 % of 64 ended in the same step, 58 % with the same return;
+    here 96 % and 64 % of 256.
+    """
+    episodes = [episode("random", seed, limit, hardcore) for seed in range(NUM_ENVS)]
+    lengths, totals = replay(episodes, limit, hardcore)
+    same_end = lengths == [len(actions) for _, actions, *_ in episodes]
+    same_return = np.abs(totals - [total for *_, total, _ in episodes]) < 1e-2
+    fell = np.array([terminated for *_, terminated in episodes])
+    assert same_end.mean() >= 0.93
+    assert (same_end & same_return)[fell].mean() >= 0.87

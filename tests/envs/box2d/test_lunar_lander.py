@@ -12,6 +12,7 @@ import pytest
 
 import jaxenvs
 from jaxenvs import LunarLander
+from tests.drawing.test_drawing import shrunk
 
 
 # On a moon, -1.62, it flies out of the observation space, as the reference does.
@@ -61,7 +62,7 @@ def test_a_picture_is_gymnasiums(monkeypatch: pytest.MonkeyPatch) -> None:
         env.reset(seed=seed)
         for _ in range(10 * seed):  # falls, without engines and so without sparks
             env.step(0)
-        theirs.append(_shrunk(np.asarray(env.render())))
+        theirs.append(shrunk(np.asarray(env.render())))
         edges = np.array([edge.shape.vertices for edge in env.moon.fixtures], np.float32).reshape(-1, 4)
         states.append((world_of(env), edges))
     worlds, edges = stacked([world for world, _ in states]), jnp.asarray([edges for _, edges in states])
@@ -78,8 +79,3 @@ def _state(world: Any, edges: Any) -> Any:
 
     nothing = jnp.zeros(())
     return LunarLanderState(world, edges, nothing, nothing, nothing, nothing)
-
-
-def _shrunk(picture: np.ndarray) -> np.ndarray:
-    height, width, _ = picture.shape
-    return picture.reshape(height // 4, 4, width // 4, 4, 3).mean((1, 3))

@@ -19,12 +19,12 @@ from tests.envs.box2d.reference_walker import (
     NUM_ENVS,
     Policy,
     Step,
+    assert_same_episodes,
     assert_same_step,
     boxes_of,
     compare,
-    episode,
+    heard_draws,
     new_reference,
-    replay,
     state_of,
     step_of,
     steps,
@@ -38,34 +38,6 @@ def test_an_id_makes_it() -> None:
 # --- Terrain ----------------------------------------------------------------------------------------------------------
 
 
-def heard_draws(seed: int) -> terrain.Draws:
-    """What the reference draws for the terrain of a seed."""
-    heard = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-    draws = jax.tree.map(np.array, terrain.draw(jax.random.key(0), hardcore=True))
-    kind, begins, left = terrain.GRASS, False, terrain.START
-    for point in range(terrain.POINTS):
-        if kind == terrain.GRASS and not begins and point > terrain.START:
-            draws.kick[point] = heard.uniform(-1, 1) / 30
-        elif kind == terrain.STUMP and begins:
-            left = heard.integers(1, 3)
-            draws.size[point] = left - 1
-        elif kind == terrain.STAIRS and begins:
-            draws.rise[point] = 1 if heard.random() > 0.5 else -1
-            heard.integers(4, 5)
-            number = heard.integers(3, 5)
-            draws.size[point], left = number - 3, 4 * number
-        elif kind == terrain.PIT and begins:
-            gap = heard.integers(3, 5)
-            draws.size[point], left = gap - 3, gap + 2
-        left -= 1
-        begins = left == 0
-        if begins:
-            left = draws.length[point] = heard.integers(5, 10)
-            kind = heard.integers(1, 4) if kind == terrain.GRASS else terrain.GRASS
-            draws.kind[point] = kind if kind != terrain.GRASS else draws.kind[point]
-    return draws
-
-
 @pytest.fixture(scope="module")
 def references() -> list[Any]:
     """References after the resets of seeds 0 to 15."""
@@ -77,7 +49,7 @@ def references() -> list[Any]:
 
 @pytest.mark.thorough
 def test_obstacles_of_the_draws_of_the_reference(references: list[Any]) -> None:
-    made = [heard_draws(seed) for seed in range(8)]
+    made = [heard_draws(seed, hardcore=True) for seed in range(8)]
     heights, boxes = jax.jit(jax.vmap(heights_and_boxes))(stacked(made))
     np.testing.assert_allclose(heights, [env.terrain_y for env in references[:8]], rtol=0, atol=1e-5)
     np.testing.assert_allclose(boxes, [boxes_of(env) for env in references[:8]], rtol=0, atol=2e-5)
@@ -181,14 +153,7 @@ def test_a_step_from_thousands_of_states() -> None:
 
 @pytest.mark.thorough
 def test_whole_episodes_with_the_draws_of_the_reference() -> None:
-    """As BipedalWalker's: test_walker_parity.py."""
-    episodes = [episode("random", seed, 500, hardcore=True) for seed in range(NUM_ENVS)]
-    lengths, totals = replay(episodes, 500, hardcore=True)
-    same_end = lengths == [len(actions) for _, actions, *_ in episodes]
-    same_return = np.abs(totals - [total for *_, total, _ in episodes]) < 1e-2
-    fell = np.array([terminated for *_, terminated in episodes])
-    assert same_end.mean() >= 0.93
-    assert (same_end & same_return)[fell].mean() >= 0.87
+    assert_same_episodes(500, hardcore=True)
 
 
 # --- Picture ----------------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from tests.envs.box2d.reference_memory import stacked
 from tests.envs.box2d.reference_walker import (
     NUM_ENVS,
     Policy,
+    assert_same_episodes,
     assert_same_step,
-    episode,
+    heard_draws,
     new_reference,
-    replay,
     start_both,
     step_all,
     steps,
@@ -53,20 +53,7 @@ def test_starts_as_the_reference() -> None:
 
 @pytest.mark.thorough
 def test_whole_episodes_with_the_draws_of_the_reference() -> None:
-    """With its actions, and never set right again.
-
-    Nearly all that fall do so in the same step, with the same return. Who lies on the ground to the last step, under
-    random actions, touches it a thousand times, and rounding parts such episodes: also the reference's from itself.
-    With velocities changed by a millionth at each step, 92 % of 64 ended in the same step, 58 % with the same return;
-    here 96 % and 64 % of 256.
-    """
-    episodes = [episode("random", seed, 1600) for seed in range(NUM_ENVS)]
-    lengths, totals = replay(episodes, 1600)
-    same_end = lengths == [len(actions) for _, actions, *_ in episodes]
-    same_return = np.abs(totals - [total for *_, total, _ in episodes]) < 1e-2
-    fell = np.array([terminated for *_, terminated in episodes])
-    assert same_end.mean() >= 0.93
-    assert (same_end & same_return)[fell].mean() >= 0.87
+    assert_same_episodes(1600)
 
 
 @pytest.mark.thorough
@@ -108,17 +95,7 @@ def test_terrain_of_the_draws_of_the_reference() -> None:
     """Its generator is heard out: what it returned is what our terrain is made of."""
     env = new_reference()
     env.reset(seed=3)
-    heard = np.random.Generator(np.random.PCG64(np.random.SeedSequence(3)))
-    draws = jax.tree.map(np.array, terrain.draw(jax.random.key(0), hardcore=False))
-    begins, left = False, terrain.START
-    for point in range(terrain.POINTS):
-        if not begins and point > terrain.START:
-            draws.kick[point] = heard.uniform(-1, 1) / 30
-        left -= 1
-        begins = left == 0
-        if begins:
-            left = draws.length[point] = heard.integers(terrain.SHORTEST, terrain.LONGEST + 1)
-    ours = jax.jit(terrain.build)(draws).heights
+    ours = jax.jit(terrain.build)(heard_draws(3)).heights
     np.testing.assert_allclose(ours, env.terrain_y, rtol=0, atol=1e-5)
 
 
