@@ -7,6 +7,7 @@ import pytest
 import jaxenvs
 from jaxenvs.third_party import from_craftax
 from tests.third_party.episodes import Shown, all_ids, assert_same_episodes, keys_of
+from tests.third_party.test_base import EpisodeWrapper
 
 craftax_env = pytest.importorskip("craftax.craftax_env")
 
@@ -50,24 +51,10 @@ def test_an_object_can_be_adapted():
     assert env.action_space.n == 17
 
 
-class TenthOfReward:
-    """In the style of the wrappers that come with craftax's baselines: it forwards `step_env` past its own `step`."""
-
-    def __init__(self, env):
-        self._env = env
-
-    def __getattr__(self, name):
-        return getattr(self._env, name)
-
-    def step(self, *args):
-        observation, state, reward, *rest = self._env.step(*args)
-        return observation, state, 0.1 * reward, *rest
-
-
 def test_wrappers_are_refused_and_not_dropped():
     env = craftax_env.make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False)
-    with pytest.raises(ValueError, match="without wrappers, got TenthOfReward around CraftaxClassic"):
-        from_craftax(TenthOfReward(env))
+    with pytest.raises(ValueError, match="without wrappers, got EpisodeWrapper around CraftaxClassic"):
+        from_craftax(EpisodeWrapper(env))
 
 
 @pytest.mark.third_party
