@@ -76,7 +76,6 @@ def write_gif(frames: Iterator[np.ndarray], fps: float, path: str | os.PathLike[
 
 
 def _length(states: Any) -> int:
-    """Return the number of states."""
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(states)}
     lengths = {len(states)} if isinstance(states, list) else {shape[0] if shape else 0 for shape in shapes}
     if len(lengths) != 1 or lengths == {0}:

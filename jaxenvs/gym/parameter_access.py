@@ -22,7 +22,6 @@ class ParameterAttributes:
         raise NotImplementedError
 
     def _set_parameter(self, name: str, value: Any) -> None:
-        """Set a parameter to another value."""
         raise NotImplementedError
 
     def is_parameter(self, name: str) -> bool:

@@ -49,7 +49,8 @@ class NavixEnvironment(ThirdPartyEnvironment):
 
     def draw(self, state: ThirdPartyState, height: int, width: int) -> jax.Array:
         observe = require_library("navix").observations.rgb
-        return scaled(in_32_bits(observe, _with_cache(state.inner).state), height, width)
+        picture: jax.Array = in_32_bits(observe, _with_cache(state.inner).state)
+        return scaled(picture, height, width)
 
 
 def _without_cache(timestep: Any) -> Any:

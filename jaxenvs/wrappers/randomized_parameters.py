@@ -120,7 +120,6 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         return self.env.replace(**state.parameters).render(state.inner)
 
     def _draw(self, name: str, key: jax.Array) -> jax.Array:
-        """Draw a value of a parameter."""
         owner, present = numeric_parameter(self.env, name)
         distribution = self.distributions[name]
         shape = np.shape(present)

@@ -179,7 +179,9 @@ class ProcessVecEnv(VecEnv):
           ValueError, TypeError: the actions have another shape, or a dtype that does not fit. No environment was
             stepped.
         """
-        self._require_state()
+        self._open()
+        if not self._has_state:
+            raise RuntimeError("Call reset() first: the environments have no state.")
         self._memory.write_actions(actions)
         self._step_deadline = self._deadline("finish its step within step_timeout =")
         self._report, self._pending = StepReport({}, {}, {}), list(self._workers)
@@ -261,11 +263,6 @@ class ProcessVecEnv(VecEnv):
             )
         return self._workers
 
-    def _require_state(self) -> None:
-        self._open()
-        if not self._has_state:
-            raise RuntimeError("Call reset() first: the environments have no state.")
-
     def _deadline(self, what: str, at_least: float = 0.0) -> Deadline | None:
         """Return the deadline of an operation that begins now; None without a `step_timeout`."""
         return None if self._step_timeout is None else Deadline.within(max(at_least, self._step_timeout), what)
@@ -338,7 +335,6 @@ class ProcessVecEnv(VecEnv):
         worker.new_infos = None
 
     def _call(self, indices: VecEnvIndices, name: str, *arguments: Any) -> list[Any]:
-        """Return a result for each environment."""
         self._open()
         self._collect()  # as a worker answers in order
         env_indices = env_indices_of(indices, self.num_envs)

@@ -92,11 +92,6 @@ class WorkerProcess:
         """True if this process started it. A process forked from it only shares the open files."""
         return self._parent == os.getpid()
 
-    @property
-    def envs_in_words(self) -> str:
-        first, last = self.env_indices[0], self.env_indices[-1]
-        return f"environment {first}" if first == last else f"environments {first} to {last}"
-
     def start(self, again: bool = True) -> None:
         """Start the process, and send the command to make its environments, the first time or again."""
         ours, theirs = socket.socketpair()
@@ -173,7 +168,9 @@ class WorkerProcess:
         code = self.end(time.monotonic() + SECONDS_TO_END)
         if not how:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "ended"
-        return WorkerDied(f"The process of {self.envs_in_words} {how} (exit code {code}).", self.env_indices, code)
+        first, last = self.env_indices[0], self.env_indices[-1]
+        who = f"environment {first}" if first == last else f"environments {first} to {last}"
+        return WorkerDied(f"The process of {who} {how} (exit code {code}).", self.env_indices, code)
 
 
 def shut_down(workers: list[WorkerProcess], seconds: float) -> None:

@@ -158,7 +158,6 @@ def _encode(row: int, column: int, passenger: int, destination: int) -> int:
 
 
 def _decode(situation: int) -> tuple[int, int, int, int]:
-    """Return row, column, passenger and destination."""
     row, column, passenger, destination = np.unravel_index(situation, (SIZE, SIZE, IN_TAXI + 1, len(PLACES)))
     return int(row), int(column), int(passenger), int(destination)
 
