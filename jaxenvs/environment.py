@@ -11,17 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import (
-    boolean,
-    explain_calls,
-    hashable,
-    is_array,
-    is_real,
-    no_parameter,
-    replaceable,
-    shown,
-    type_name,
-)
+from jaxenvs import arguments
+from jaxenvs.arguments import explain_calls, hashable, is_array, is_real, no_parameter, replaceable, shown, type_name
 from jaxenvs.picture_size import compiled_draw, picture_size
 
 State = TypeVar("State")
@@ -328,7 +319,7 @@ def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) ->
     if field.metadata.get("static"):
         hashable(name, value)
         if field.type in ("bool", bool):
-            boolean(name, value)
+            arguments.boolean(name, value)
         return
     if isinstance(value, Environment) or (isinstance(value, tuple) and value == () == field.default):
         return  # () is a wrapper's lookup table that it did not need
