@@ -24,6 +24,10 @@ from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
 Space = gymnasium.spaces.Space[Any]
+# Environments of Gymnasium, and their wrappers, of any observations and actions.
+AnyEnv = gymnasium.Env[Any, Any]
+AnyVectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
+WrapperClass = type[gymnasium.Wrapper[Any, Any, Any, Any]]
 Infos = list[dict[str, Any]]
 
 # Only in later versions of SB3.

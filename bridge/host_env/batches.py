@@ -11,9 +11,10 @@ import torch
 from gymnasium import spaces
 
 from bridge.observations import map_parts, parts_of
+from bridge.sb3 import Space
 
 
-def new_batch(space: spaces.Space[Any], new_array: Callable[[tuple[int, ...], Any], np.ndarray]) -> Any:
+def new_batch(space: Space, new_array: Callable[[tuple[int, ...], Any], np.ndarray]) -> Any:
     """Return a batch with the structure of a space; `new_array` makes an array of the shape and dtype of each part.
 
     Raises:

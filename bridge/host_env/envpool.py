@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from bridge.sb3 import Space
 from jaxenvs.arguments import did_you_mean
 
 # Seeds are int32, and environment i has the pool's seed plus i.
@@ -89,9 +90,7 @@ def with_seed(pool: Any, seed: int) -> Any:
     return again
 
 
-def aligned(
-    observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+def aligned(observation_space: Space, action_space: Space) -> tuple[Space, Space]:
     """Return EnvPool's spaces of one environment, corrected where they differ from Gymnasium's.
 
     EnvPool writes the smallest and the largest float where there is no bound, in Box2D the smallest positive one.
@@ -104,7 +103,7 @@ def aligned(
     return _unbounded_where_meant(observation_space), action_space
 
 
-def _unbounded_where_meant(space: spaces.Space[Any]) -> spaces.Space[Any]:
+def _unbounded_where_meant(space: Space) -> Space:
     if isinstance(space, spaces.Dict):
         return spaces.Dict({name: _unbounded_where_meant(part) for name, part in space.spaces.items()})
     if not isinstance(space, spaces.Box) or space.dtype is None or space.dtype.kind != "f":

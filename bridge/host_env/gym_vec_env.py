@@ -23,7 +23,7 @@ from bridge.host_env.step_infos import StepInfos
 from bridge.host_env.vector_envs.ray_vector_env import RayVectorEnv
 from bridge.host_env.vector_infos import info_dicts, kept
 from bridge.observations import map_parts, parts_of
-from bridge.sb3 import Infos
+from bridge.sb3 import AnyEnv, AnyVectorEnv, Infos, WrapperClass
 from bridge.vec_env.argument_checks import env_indices_of
 from bridge.vec_env.base import MAX_IMAGES
 from jaxenvs.arguments import instance
@@ -54,7 +54,7 @@ class GymVecEnv(HostVecEnv):
       tensor_device: where its tensors are, known from the first reset on; None if it returns arrays.
     """
 
-    def __init__(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+    def __init__(self, vector_env: AnyVectorEnv) -> None:
         """Wrap a vector environment.
 
         Args:
@@ -86,7 +86,7 @@ class GymVecEnv(HostVecEnv):
 
     # --- Stepping -----------------------------------------------------------------------------------------------
 
-    def _step_by(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+    def _step_by(self, vector_env: AnyVectorEnv) -> None:
         """Use this vector environment's functions from now on.
 
         Raises:
@@ -323,9 +323,7 @@ class GymVecEnv(HostVecEnv):
         results = self._source.call(method_name, *method_args, **method_kwargs)
         return [results[index] for index in env_indices]
 
-    def env_is_wrapped(
-        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
-    ) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: WrapperClass, indices: VecEnvIndices = None) -> list[bool]:
         """Return whether environments are wrapped, as far as they are in this process; always True for Monitor."""
         wrapped = super().env_is_wrapped(wrapper_class, indices)
         if not hasattr(self._source, "envs"):
@@ -341,7 +339,7 @@ class GymVecEnv(HostVecEnv):
 
     # --- Inside -------------------------------------------------------------------------------------------------
 
-    def _selected_envs(self, name: str, indices: VecEnvIndices) -> list[gymnasium.Env[Any, Any]]:
+    def _selected_envs(self, name: str, indices: VecEnvIndices) -> list[AnyEnv]:
         instance("attr_name", name, str, "a str")
         return [self._source.envs[index] for index in env_indices_of(indices, self.num_envs)]
 

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 
 from bridge.environment_ids import gymnasium_spec
+from bridge.sb3 import AnyEnv
 from jaxenvs import Environment
 from jaxenvs.arguments import shown
 
@@ -16,7 +17,7 @@ from jaxenvs.arguments import shown
 # would be sent by name, and looking them up imports JAX and PyTorch.
 
 
-def maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env[Any, Any]]:
+def maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], AnyEnv]:
     """Return the function that makes one environment, with the parameters `kwargs`."""
     if not isinstance(env_id, str):
         if not callable(env_id) or isinstance(env_id, Environment):
@@ -27,7 +28,7 @@ def maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env[Any
         return functools.partial(env_id, **kwargs)
     spec = gymnasium_spec(env_id)  # in another process the id may not be registered
 
-    def make() -> gymnasium.Env[Any, Any]:
+    def make() -> AnyEnv:
         try:
             return gymnasium.make(spec, **{"render_mode": "rgb_array", **kwargs})
         except TypeError:
@@ -37,18 +38,18 @@ def maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env[Any
 
 
 def env_fn(
-    make: Callable[[], gymnasium.Env[Any, Any]],
+    make: Callable[[], AnyEnv],
     seed: int | None,
     monitor_kwargs: dict[str, Any],
     wrapper_class: Callable[..., Any] | None,
     wrapper_kwargs: dict[str, Any],
-) -> Callable[[], gymnasium.Env[Any, Any]]:
+) -> Callable[[], AnyEnv]:
     """Return the function that makes the environment of one index, in a Monitor if there are arguments for one.
 
     `seed` seeds its action space.
     """
 
-    def make_env(**changes: Any) -> gymnasium.Env[Any, Any]:
+    def make_env(**changes: Any) -> AnyEnv:
         env = make()
         if not isinstance(env, gymnasium.Env) or not hasattr(env, "action_space"):
             raise TypeError(

@@ -6,11 +6,11 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import gymnasium
 import numpy as np
 
 from bridge.host_env.batches import new_batch, references_are_counted
 from bridge.observations import map_parts
+from bridge.sb3 import Space
 
 # The alignment that XLA requires of memory to use it without a copy.
 ALIGNMENT = 64
@@ -53,8 +53,8 @@ class NativeVectorEnv(Protocol):
       num_envs: the number of environments.
     """
 
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
+    observation_space: Space
+    action_space: Space
     num_envs: int
 
     def reset_into(self, buffers: Buffers, seeds: np.ndarray | None) -> None:
@@ -83,7 +83,7 @@ class BufferPool:
     of them has to copy it. Usually two or three Buffers are in use.
     """
 
-    def __init__(self, num_envs: int, observation_space: gymnasium.Space[Any]) -> None:
+    def __init__(self, num_envs: int, observation_space: Space) -> None:
         self._num_envs, self._space = num_envs, observation_space
         self._pool = [_Memory(num_envs, observation_space)]
 
@@ -103,7 +103,7 @@ class BufferPool:
 class _Memory:
     """Buffers in one piece of memory, so that one reference count shows whether any part of it is in use."""
 
-    def __init__(self, num_envs: int, space: gymnasium.Space[Any]) -> None:
+    def __init__(self, num_envs: int, space: Space) -> None:
         self.buffers = _allocate(num_envs, space)
         self._memory = self.buffers.reward.base  # the base of every view, as NumPy keeps no views of views
         self._alone = self._holders()
@@ -115,7 +115,7 @@ class _Memory:
         return sys.getrefcount(self._memory)
 
 
-def _allocate(num_envs: int, space: gymnasium.Space[Any]) -> Buffers:
+def _allocate(num_envs: int, space: Space) -> Buffers:
     _, size = _lay_out(num_envs, space, None)
     memory = np.zeros(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
@@ -123,7 +123,7 @@ def _allocate(num_envs: int, space: gymnasium.Space[Any]) -> Buffers:
     return buffers
 
 
-def _lay_out(num_envs: int, space: gymnasium.Space[Any], memory: np.ndarray | None) -> tuple[Buffers, int]:
+def _lay_out(num_envs: int, space: Space, memory: np.ndarray | None) -> tuple[Buffers, int]:
     """Return Buffers whose arrays lie one after the other in `memory`, and the bytes that they take."""
     end = 0
 

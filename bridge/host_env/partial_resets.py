@@ -9,17 +9,18 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from bridge.host_env.batches import device_of
 from bridge.host_env.envpool import is_pool
+from bridge.sb3 import AnyVectorEnv
 
 # Starts the resets of some environments, given their indices. The returned function waits, and returns the observations
 # and infos of all environments, or only of the reset ones.
 PartialReset = Callable[[np.ndarray], Callable[[], tuple[Any, dict[str, Any]]]]
 
 
-def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+def autoreset_mode_of(vector_env: AnyVectorEnv) -> AutoresetMode:
     """Return the auto-reset mode that a vector environment declares."""
     declared = (vector_env.metadata or {}).get("autoreset_mode")
     try:
@@ -31,7 +32,7 @@ def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         ) from None
 
 
-def partial_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> PartialReset:
+def partial_reset_of(vector_env: AnyVectorEnv) -> PartialReset:
     """Return a function that resets some of the environments, and cancels the reset that their next step would bring.
 
     Such a function is required. A step returns a transition for every environment, and Stable-Baselines3 stores them
@@ -58,7 +59,7 @@ def partial_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> PartialReset:
     return reset
 
 
-def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> torch.device | None:
+def _require_reset_mask(vector_env: AnyVectorEnv) -> torch.device | None:
     """Check that a vector environment reads `reset_mask`, by two resets of all environments.
 
     One that ignores the mask would later reset all environments unnoticed. The innermost environment is tested, because
@@ -102,7 +103,7 @@ class _Probe(dict[str, Any]):
         return super().pop(key, *default)
 
 
-def _cannot_reset_partially(vector_env: VectorEnv[Any, Any, Any], why: str) -> ValueError:
+def _cannot_reset_partially(vector_env: AnyVectorEnv, why: str) -> ValueError:
     mode = autoreset_mode_of(vector_env).name
     return ValueError(
         f"vector_env has auto-reset {mode}, so it must be able to reset single environments by "
@@ -120,7 +121,7 @@ def _reset_cartpoles(vector_env: Any, env_indices: np.ndarray) -> tuple[Any, dic
     return first.T.astype(np.float32), {}
 
 
-def require_vector_env(vector_env: VectorEnv[Any, Any, Any]) -> None:
+def require_vector_env(vector_env: AnyVectorEnv) -> None:
     """Raise unless this is a vector environment that steps all its environments at once.
 
     Isaac Lab's environments have its attributes, but are no subclasses of `gymnasium.vector.VectorEnv`.

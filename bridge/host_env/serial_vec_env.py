@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -14,6 +13,7 @@ from stable_baselines3.common.vec_env.util import dict_to_obs
 
 from bridge.host_env.episodes import EpisodeStatistics, infos_of_step
 from bridge.host_env.processes.worker_main import SerialEnvs, set_attribute
+from bridge.sb3 import AnyEnv, WrapperClass
 from bridge.vec_env.argument_checks import env_indices_of
 
 
@@ -32,7 +32,7 @@ class SerialVecEnv(DummyVecEnv):
       envs: the environments.
     """
 
-    def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
+    def __init__(self, env_fns: Sequence[Callable[[], AnyEnv]]) -> None:
         """Make the environments.
 
         Args:
@@ -85,9 +85,7 @@ class SerialVecEnv(DummyVecEnv):
         for env in self._get_target_envs(indices):
             set_attribute(env, attr_name, value)
 
-    def env_is_wrapped(
-        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
-    ) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: WrapperClass, indices: VecEnvIndices = None) -> list[bool]:
         """Return SB3's result, but always True for Monitor, because the infos of ended episodes have its `episode`."""
         if issubclass(wrapper_class, Monitor):
             return [True for _ in env_indices_of(indices, self.num_envs)]

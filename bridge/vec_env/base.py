@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
+from bridge.sb3 import WrapperClass
 from bridge.vec_env.argument_checks import env_indices_of
 from jaxenvs.arguments import instance
 from jaxenvs.arguments import seed as as_seed
@@ -41,9 +41,7 @@ class BatchedVecEnv(VecEnv):
         """
         return super().seed(None if seed is None else as_seed("seed", seed))
 
-    def env_is_wrapped(
-        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
-    ) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: WrapperClass, indices: VecEnvIndices = None) -> list[bool]:
         """Return True for Monitor and False for other classes: the infos of ended episodes have Monitor's `episode`."""
         instance("wrapper_class", wrapper_class, type, "a class")
         return [issubclass(wrapper_class, Monitor) for _ in env_indices_of(indices, self.num_envs)]

@@ -32,7 +32,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
-import gymnasium
 import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
@@ -42,6 +41,7 @@ from bridge.host_env.episodes import EpisodeStatistics, infos_of_step
 from bridge.host_env.processes.step_memory import StepMemory, anonymous_file
 from bridge.host_env.processes.worker_main import CALL, RESET, STEP, StepReport, dumps
 from bridge.host_env.processes.worker_process import Deadline, WorkerDied, WorkerError, WorkerProcess, shut_down
+from bridge.sb3 import AnyEnv, WrapperClass
 from bridge.vec_env.argument_checks import env_indices_of
 from jaxenvs.arguments import number, one_of, positive_int
 
@@ -79,7 +79,7 @@ class ProcessVecEnv(VecEnv):
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        env_fns: Sequence[Callable[[], AnyEnv]],
         envs_per_process: int = 1,
         *,
         step_timeout: float | None = None,
@@ -239,9 +239,7 @@ class ProcessVecEnv(VecEnv):
         """Call a method of each environment, with the errors of `get_attr`."""
         return self._call(indices, "env_method", method_name, method_args, method_kwargs)
 
-    def env_is_wrapped(
-        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
-    ) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: WrapperClass, indices: VecEnvIndices = None) -> list[bool]:
         """Return SB3's result, but always True for Monitor, because the infos of ended episodes have its `episode`."""
         if issubclass(wrapper_class, Monitor):
             return [True for _ in env_indices_of(indices, self.num_envs)]

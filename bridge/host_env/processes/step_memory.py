@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
 from bridge.host_env.processes.worker_main import shared_arrays
+from bridge.sb3 import Space
 
 # Where observations are: one of two slots has those before a step, the other those after it; then the terminal ones.
 PLACES = (0, 1, "terminal")
@@ -27,9 +28,7 @@ class StepMemory:
       layout: a pickled description that workers need to find the arrays.
     """
 
-    def __init__(
-        self, file: int, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-    ) -> None:
+    def __init__(self, file: int, num_envs: int, observation_space: Space, action_space: Space) -> None:
         """Allocate the arrays in the memory of a file that the workers share."""
         if not isinstance(action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise ValueError(

@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -14,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 from bridge.host_env.processes.worker_process import WorkerDied
 from bridge.host_env.vector_infos import info_dicts
 from bridge.observations import map_parts
+from bridge.sb3 import AnyEnv
 from jaxenvs.arguments import instance, number, positive_int
 
 
@@ -33,7 +33,7 @@ class RayVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        env_fns: Sequence[Callable[[], AnyEnv]],
         envs_per_actor: int = 1,
         *,
         step_timeout: float | None = None,
