@@ -171,7 +171,7 @@ class GymVecEnv(HostVecEnv):
         dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
         rewards = (np.asarray if self._is_pool else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
         kept_info = info if self._is_pool else kept(info)  # EnvPool does not write into it again
-        continuing = (~dones).nonzero()[0] if kept_info else ended[:0]
+        continuing = (~dones).nonzero()[0] if kept_info else ended
         if ended.size:
             # Before the rest, because EnvPool resets environments in its own threads meanwhile.
             first = None if self._partial_reset is None else self._partial_reset(ended)
@@ -180,21 +180,17 @@ class GymVecEnv(HostVecEnv):
             mark = self._episodes.ended(ended, dones if last is None else terminated, whole)
             final_info = self._begin_episodes(ended, first, observation, info, kept_info)
 
-        @functools.cache
         def of_ends() -> Infos:
             final = info_dicts(final_info, ended, len(dones))
             mark(final, [] if last is None else rows(last if self.tensor_device is None else self.as_arrays(last)))
             return final
 
         def write(infos: Infos) -> None:
-            if kept_info:
-                for index, row in zip(continuing.tolist(), info_dicts(kept_info, continuing, len(infos))):
-                    infos[index] = row | {"TimeLimit.truncated": False}
-            if ended.size:
-                for index, row in zip(ended.tolist(), of_ends()):
-                    infos[index] = row
+            for index, row in zip(continuing.tolist(), info_dicts(kept_info, continuing, len(infos))):
+                infos[index] = row | {"TimeLimit.truncated": False}
 
-        return observation, rewards, dones, StepInfos(self._episodes.quiet_infos, write, of_ends)
+        infos = StepInfos(self._episodes.quiet_infos, write if kept_info else None, ended.tolist(), of_ends)
+        return observation, rewards, dones, infos
 
     def _begin_episodes(
         self,

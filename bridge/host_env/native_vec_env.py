@@ -77,18 +77,17 @@ class NativeVecEnv(HostVecEnv):
         assert buffers is not None
         reward, terminated = buffers.reward[:], buffers.terminated[:]
         dones, ended = self._episodes.count(reward, terminated, buffers.truncated)
-        write = None
+        infos = StepInfos(self._episodes.quiet_infos)
         if ended.size:
-            mark = self._episodes.ended(ended, terminated)
-            final = views(buffers.final_observation)
+            mark, final = self._episodes.ended(ended, terminated), views(buffers.final_observation)
 
-            def write(infos: Infos) -> None:
+            def of_ends() -> Infos:
                 final_infos: Infos = [{} for _ in range(len(ended))]
                 mark(final_infos, rows(take(final, ended)))
-                for index, info in zip(ended.tolist(), final_infos):
-                    infos[index] = info
+                return final_infos
 
-        return views(buffers.observation), reward, dones, StepInfos(self._episodes.quiet_infos, write)
+            infos = StepInfos(self._episodes.quiet_infos, None, ended.tolist(), of_ends)
+        return views(buffers.observation), reward, dones, infos
 
     def close(self) -> None:
         """Close the environment, if it has a method `close`."""

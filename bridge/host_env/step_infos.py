@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge.sb3 import Infos
@@ -30,33 +30,41 @@ class StepInfos(list[dict[str, Any]]):
         self,
         quiet_infos: QuietInfos,
         write: Callable[[Infos], None] | None = None,
-        of_ends: Callable[[], Infos] | None = None,
+        ended: Sequence[int] = (),
+        of_ends: Callable[[], Infos] = list,
     ) -> None:
         """Remember how to make the infos. The data that the functions read must not change any more.
 
         Args:
           quiet_infos: makes a list for environments that have nothing to report.
-          write: writes the other infos into the list.
-          of_ends: returns the infos of environments whose episode ended, the same dicts as `write` writes.
+          write: writes the infos of environments that continue into the list, where they have any.
+          ended: the indices of environments whose episode ended.
+          of_ends: returns the infos of these environments.
         """
         super().__init__()
-        self._of_ends = of_ends
-        self._make: tuple[QuietInfos, Any] | None = (quiet_infos, write)
+        self._make: tuple[QuietInfos, Callable[[Infos], None] | None] | None = (quiet_infos, write)
+        self._ended, self._of_ends = ended, of_ends
+        self._ends: Infos | None = None
 
     def _read(self) -> None:
         if self._make is not None:
+            ends = self.at_ends(self._ended)
             (quiet_infos, write), self._make = self._make, None
             super().extend(quiet_infos({}))
             if write is not None:
                 write(self)
+            for index, info in zip(self._ended, ends):
+                self[index] = info
 
-    def at_ends(self, env_indices: list[int]) -> Infos:
+    def at_ends(self, env_indices: Sequence[int]) -> Infos:
         """Return the infos of the environments whose episode ended, whose indices these are.
 
         The infos of the others are not made for it.
         """
-        if env_indices and self._make is not None and self._of_ends is not None:
-            return self._of_ends()
+        if env_indices and self._make is not None:
+            if self._ends is None:
+                self._ends = self._of_ends()
+            return self._ends
         return [self[index] for index in env_indices]
 
     def __len__(self) -> int:
