@@ -298,18 +298,13 @@ def _cast(what: str, tree: Any, like: Any, ravel_scalars: bool = False) -> Any:
         value = leaves[path]
         if ravel_scalars and leaf.shape == (1,) and is_array(value) and jnp.shape(value) == ():
             value = jnp.reshape(value, 1)
-        found.append(_cast_leaf(f"{what}{jax.tree_util.keystr(path)}", value, leaf))
+        name = f"{what}{jax.tree_util.keystr(path)}"
+        if not is_array(value):
+            raise TypeError(f"The {name} must be an array, got {shown(value)}.")
+        if jnp.shape(value) != leaf.shape:
+            raise ValueError(f"The {name} must have shape {leaf.shape}, got {jnp.shape(value)}.")
+        found.append(value if is_key(leaf) else jnp.asarray(value, leaf.dtype))
     return jax.tree.unflatten(structure, found)
-
-
-def _cast_leaf(what: str, leaf: Any, like: Any) -> jax.Array:
-    if not is_array(leaf):
-        raise TypeError(f"The {what} must be an array, got {shown(leaf)}.")
-    if jnp.shape(leaf) != like.shape:
-        raise ValueError(f"The {what} must have shape {like.shape}, got {jnp.shape(leaf)}.")
-    if is_key(like):
-        return leaf  # type: ignore[no-any-return]
-    return jnp.asarray(leaf, like.dtype)
 
 
 def _arrays_of(info: Any) -> dict[str, Any]:

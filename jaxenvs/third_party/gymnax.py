@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
@@ -127,23 +129,18 @@ def adapt_with_params(cls: type[Adapter], env: Any, params: Any) -> Adapter:
     values = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     numbers = {name: value for name, value in values.items() if name not in cls.untraced and is_real(value)}
     reals = {name: value for name, value in numbers.items() if jnp.issubdtype(jnp.result_type(value), jnp.floating)}
-    for traced in (numbers, reals):  # an integer may be a shape
-        try:
-            return _adapted(cls, env, params, traced)
-        except TypeError:
-            pass
-    return _adapted(cls, env, params, {})
-
-
-def _adapted(cls: type[Adapter], env: Any, params: Any, traced: dict[str, Any]) -> Adapter:
-    return adapt(
+    adapted = functools.partial(
+        adapt,
         cls,
         env,
         observation_space=observation_space(env, params),
         action_space=converted(env.action_space(params)),
-        params=traced,
         constants=params,
     )
+    for traced in (numbers, reals):  # an integer may be a shape
+        with contextlib.suppress(TypeError):
+            return adapted(params=traced)
+    return adapted()
 
 
 def with_parameters(build: Callable[..., Adapter]) -> Callable[..., Adapter]:
