@@ -92,17 +92,9 @@ def batches(things: Any) -> list[list[Any]]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["mixed"])
-def test_a_step_from_each_state_of_the_reference(kind: str) -> None:
-    """Flights, landings on one leg and on both, crashes, coming to rest."""
-    good = good_steps(kind, [play(kind, seed, worlds=True) for seed in range(3)])
-    assert len(good) > 500
-    assert good.mean() >= LEAST_GOOD
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_from_each_state_of_many_episodes(kind: str) -> None:
+    """Flights, landings on one leg and on both, crashes, coming to rest."""
     episodes, steps = [], 0
     for seed in itertools.count(100):
         episodes.append(play(kind, seed, worlds=True))
@@ -172,12 +164,6 @@ def shares_of_equal_episodes(kind: str, seeds: Any) -> tuple[float, float]:
 # Of 64 with continuous actions 62 had the same end when compiled with LLVM's -O2, 96.9 %.
 LEAST_EQUAL = {"random": (0.97, 0.97), "continuous": (0.95, 0.95), "heuristic": (0.8, 0.93), "mixed": (0.8, 0.93)}
 LEAST_EQUAL |= {"wind": (0.65, 0.85), "moon": (0.65, 0.85)}
-
-
-@pytest.mark.thorough  # steps of all states: the test before
-def test_whole_episodes_with_the_draws_of_the_reference() -> None:
-    equal, _ = shares_of_equal_episodes("random", range(32))
-    assert equal >= 0.96
 
 
 @pytest.mark.thorough

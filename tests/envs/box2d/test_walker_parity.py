@@ -25,19 +25,11 @@ from tests.envs.box2d.reference_walker import (
 )
 
 
-@pytest.mark.thorough  # among obstacles, test_walker_hardcore.py holds it; this compiles it without them
-def test_a_step_from_states_of_the_reference() -> None:
-    found = steps(2)
-    last = [step for step in found if step[3][2]]  # falls among them
-    chosen = np.random.default_rng(0).choice(len(found), NUM_ENVS - len(last), replace=False)
-    assert last
-    assert_same_step(last + [found[i] for i in chosen])
-
-
 @pytest.mark.thorough
 def test_a_step_from_thousands_of_states() -> None:
     found = steps(14)
     assert len(found) > 4000
+    assert any(terminated for *_, (_, _, terminated) in found)  # falls among them
     for start in range(0, len(found) - NUM_ENVS + 1, NUM_ENVS):
         assert_same_step(found[start : start + NUM_ENVS])
 
