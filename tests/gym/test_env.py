@@ -11,9 +11,10 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 import jaxenvs
-from jaxenvs import CartPole, TimeLimit, VectorEnv, environment, static
+from jaxenvs import CartPole, TimeLimit, VectorEnv
 from jaxenvs.gym import GymnasiumEnv, GymnasiumVectorEnv
 from jaxenvs.gym import env as env_module
+from jaxenvs.gym import vector_env as vector_env_module
 from tests.gym.lottery import Lottery, assert_same, warnings_of
 
 OURS = jaxenvs.registered()  # when the tests are collected, before any of them registers more
@@ -212,66 +213,21 @@ def test_pictures_are_those_of_the_environments() -> None:
     assert index == 1
 
 
-class Traces(list[str]):
-    """Counts, and is equal to no other, so that no test sees the compiled functions of another."""
-
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
-
-
-@environment
-class Counted(CartPole):
-    traces: Any = static(default=None)
-
-    def reset(self, key: jax.Array) -> Any:
-        self.traces.append("reset")
-        return super().reset(key)
-
-    def step(self, state: Any, action: Any) -> Any:
-        self.traces.append("step")
-        return super().step(state, action)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "view", [GymnasiumEnv, lambda env: GymnasiumVectorEnv(VectorEnv(env, 2))], ids=["Env", "VectorEnv"]
-)
-def test_objects_of_one_structure_share_their_compiled_functions(view: Any) -> None:
-    traces = Traces()
-
-    def use(env: Any) -> None:
-        env.reset(seed=1)
-        env.reset()
-        for _ in range(3):
-            env.step(np.zeros(env.action_space.shape, int))
-
-    use(view(Counted(traces=traces)))
-    once = len(traces)
-    use(view(Counted(traces=traces, gravity=5.0)))
-    assert 2 <= len(traces) == once
-
-
-def test_parameters_are_data_of_the_shared_compiled_functions() -> None:
-    light, heavy = GymnasiumEnv(CartPole()), GymnasiumEnv(CartPole(gravity=50.0))
-    for env in (light, heavy):
-        env.reset(seed=0)
-        env.step(1)
-    assert (light.step(1)[0] != heavy.step(1)[0]).any()
-
-
 class TestParameters:
     def test_one_that_is_set_counts_from_the_next_step_on_and_compiles_nothing(self) -> None:
         env, other = (gymnasium.make("jaxenvs/CartPole-v1") for _ in range(2))
-        env.reset(seed=0)
-        other.reset(seed=0)
-        before = _num_compiled()
+        compiled = set()
+        for each in (env, other):  # which share compiled functions
+            each.reset(seed=0)
+            each.step(1)
+            compiled.add(_num_compiled(env_module))
         env.unwrapped.gravity = 500  # an int where a float was
         for _ in range(2):  # gravity changes speeds, and these what is seen
             observation, expected = (each.step(1)[0] for each in (env, other))
         assert (observation != expected).any()
         assert env.unwrapped.env == CartPole(gravity=500.0)
         assert env.get_wrapper_attr("gravity") == env.unwrapped.gravity == 500.0
-        assert _num_compiled() == before
+        assert compiled == {_num_compiled(env_module)}
 
     def test_they_are_found_through_wrappers_and_set_where_they_are(self) -> None:
         env = gymnasium.make("jaxenvs/CartPole-v1")
@@ -308,18 +264,24 @@ class TestParameters:
     def test_those_of_a_vector_are_those_of_all_environments(self) -> None:
         venv = GymnasiumVectorEnv(VectorEnv(CartPole(), 3))
         other = GymnasiumVectorEnv(VectorEnv(CartPole(), 3))
-        venv.reset(seed=0)
-        other.reset(seed=0)
+        compiled = set()
+        for each in (venv, other):
+            each.reset()
+            each.reset(seed=0)
+            each.step(np.ones(3, int))
+            compiled.add(_num_compiled(vector_env_module))
         venv.gravity = 500.0
         assert venv.gravity == 500.0
         for _ in range(2):
             observation, expected = (each.step(np.ones(3, int))[0] for each in (venv, other))
         assert (observation != expected).any(1).all()
+        assert compiled == {_num_compiled(vector_env_module)}
         venv.venv = VectorEnv(CartPole(), 3)
         assert venv.gravity == CartPole().gravity
         with pytest.raises(ValueError, match="venv must have num_envs = 3 and auto-reset"):
             venv.venv = VectorEnv(CartPole(), 4)
 
 
-def _num_compiled() -> int:
-    return sum(function.compiled(None)._cache_size() for function in (env_module._reset, env_module._step))
+def _num_compiled(module: Any) -> int:
+    names = {"_reset", "_restart", "_step"} & vars(module).keys()
+    return sum(getattr(module, name).compiled(None)._cache_size() for name in names)
