@@ -20,14 +20,6 @@ IDS = [spec.id for suite in SUITES for spec in suite.ENVIRONMENTS]
 # Box2D's compile for long, and have tests of their own. What their steps give is held against the reference there.
 WITHOUT_BOX2D = [id for id in IDS if id not in {spec.id for spec in box2d.ENVIRONMENTS}]
 DRAWN = [id for id in WITHOUT_BOX2D if not id.startswith("MinAtar/")]  # test_minatar.py looks at every pixel
-# Each class, and each of the code paths that an id chooses.
-EACH_CLASS = (
-    *("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"),
-    *("ArmReach-v0", "BitFlipping-v0"),
-    *("Blackjack-v1", "CliffWalking-v1", "FrozenLake-v1", "Taxi-v4"),
-)
-OTHER_PATHS = ("BitFlippingContinuous-v0", "CliffWalkingSlippery-v1")
-GOLDEN = ("Acrobot-v1", "CartPole-v1", "Pendulum-v1", "ArmReach-v0", "BitFlipping-v0", "Taxi-v4", "FrozenLake-v1")
 
 
 @pytest.mark.thorough(but=["CartPole-v1", "Taxi-v4"])

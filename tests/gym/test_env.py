@@ -19,8 +19,6 @@ from tests.gym.lottery import Lottery, assert_same, warnings_of
 
 OURS = jaxenvs.registered()  # when the tests are collected, before any of them registers more
 each_environment = pytest.mark.parametrize("id", OURS)
-# One of each suite and of each kind of action.
-EACH_SUITE = ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "MinAtar/Breakout-v1"]
 
 
 def ours_of(id: str) -> gymnasium.Env:

@@ -122,12 +122,6 @@ class Counting(gymnasium.Env):
         """Return the large packages that the process has imported."""
         return sorted({"jax", "torch", "stable_baselines3", "bridge", "jaxenvs"} & set(sys.modules))
 
-    def node(self):
-        """Return the id of the Ray node of this environment."""
-        import ray
-
-        return ray.get_runtime_context().get_node_id()
-
     def drawn_action(self):
         return int(self.action_space.sample())
 

@@ -1,4 +1,4 @@
-"""BipedalWalker keeps the contract, is drawn, and its window of edges and its lidar are what they say."""
+"""The window of edges and the lidar of BipedalWalker are what they say."""
 
 from __future__ import annotations
 
