@@ -154,10 +154,8 @@ class ProcessVecEnv(VecEnv):
           WorkerDied: a worker died and was not restarted.
         """
         workers = self._open()
-        begin = []
-        for worker in workers:
-            seeds = [self._seeds[index] for index in worker.env_indices]
-            begin.append(pickle.dumps((seeds, [self._options[index] for index in worker.env_indices])))
+        shares = [slice(worker.env_indices.start, worker.env_indices.stop) for worker in workers]
+        begin = [pickle.dumps((self._seeds[share], self._options[share])) for share in shares]
         self._report, self._pending = None, []
         for worker, message in zip(workers, begin):
             worker.send(RESET, self._slot, message)
@@ -263,7 +261,10 @@ class ProcessVecEnv(VecEnv):
 
     def _deadline(self, what: str, at_least: float = 0.0) -> Deadline | None:
         """Return the deadline of an operation that begins now; None without a `step_timeout`."""
-        return None if self._step_timeout is None else Deadline.within(max(at_least, self._step_timeout), what)
+        if self._step_timeout is None:
+            return None
+        seconds = max(at_least, self._step_timeout)
+        return Deadline(time.monotonic() + seconds, f"{what} {seconds:g} s")
 
     def _collect(self) -> None:
         """Wait for the workers that have not finished the step under way."""

@@ -62,10 +62,6 @@ class Deadline(NamedTuple):
     at: float
     what: str
 
-    @classmethod
-    def within(cls, seconds: float, what: str) -> Deadline:
-        return cls(time.monotonic() + seconds, f"{what} {seconds:g} s")
-
 
 class WorkerProcess:
     """A process that has some of the environments. It answers commands in order.
