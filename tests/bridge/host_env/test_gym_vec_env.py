@@ -138,8 +138,8 @@ HAND_OUTS = {
 }
 
 
-@pytest.mark.parametrize(("hand_out", "is_handed_on"), HAND_OUTS.values(), ids=HAND_OUTS)
-def test_observations_are_handed_on_where_nobody_else_has_them(hand_out, is_handed_on):
+def stepped(hand_out):
+    """A GymVecEnv after a step, its observation, and whether that is the memory that the environment handed out."""
     addresses = []
 
     def noted(memory):
@@ -149,9 +149,14 @@ def test_observations_are_handed_on_where_nobody_else_has_them(hand_out, is_hand
 
     venv = GymVecEnv(Own(hand_out=noted))
     venv.reset()
-    addresses.clear()
     observation = venv.step(np.zeros(3, int))[0]
-    assert (observation.ctypes.data == addresses[-1]) == is_handed_on
+    return venv, observation, observation.ctypes.data == addresses[-1]
+
+
+@pytest.mark.parametrize(("hand_out", "is_handed_on"), HAND_OUTS.values(), ids=HAND_OUTS)
+def test_observations_are_handed_on_where_nobody_else_has_them(hand_out, is_handed_on):
+    venv, observation, is_same = stepped(hand_out)
+    assert is_same == is_handed_on
     assert (observation.flags.writeable, observation.dtype) == (True, np.float32)
     kept = observation.copy()
     venv.step(np.zeros(3, int))
@@ -160,16 +165,7 @@ def test_observations_are_handed_on_where_nobody_else_has_them(hand_out, is_hand
 
 def test_where_references_are_not_counted_observations_are_copied(monkeypatch):
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    addresses = []
-
-    def noted(memory):
-        handed = memory.copy()
-        addresses.append(handed.ctypes.data)
-        return handed
-
-    venv = GymVecEnv(Own(hand_out=noted))
-    venv.reset()
-    assert venv.step(np.zeros(3, int))[0].ctypes.data != addresses[-1]
+    assert not stepped(np.copy)[2]
 
 
 def test_infos_tell_of_their_step_however_late_they_are_read():

@@ -12,7 +12,6 @@ from bridge import GymVecEnv
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, sample_actions
 
 LIMIT = 20
-NOT_KNOWN = "ignore:The infos of vector_env hold no final_obs"
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
@@ -60,22 +59,15 @@ class Forgetful(TorchCartPole):
         return *step, {name: value for name, value in info.items() if name != "final_obs"}
 
 
-@pytest.mark.filterwarnings(NOT_KNOWN)
 def test_without_last_observations_a_truncated_episode_counts_as_terminated():
     venv = GymVecEnv(Forgetful(2, max_episode_steps=2))
     venv.reset()
-    steps = [venv.step(np.zeros(2, int)) for _ in range(2)]
+    with pytest.warns(UserWarning, match="hold no final_obs"):
+        steps = [venv.step(np.zeros(2, int)) for _ in range(2)]
     assert steps[1][2].all()
     for info in steps[1][3]:
         assert (info["TimeLimit.truncated"], info["episode"]["l"]) == (False, 2)
         assert "terminal_observation" not in info
-
-
-def test_without_last_observations_there_is_a_warning():
-    venv = GymVecEnv(Forgetful(2, max_episode_steps=1))
-    venv.reset()
-    with pytest.warns(UserWarning, match="hold no final_obs"):
-        venv.step(np.zeros(2, int))
 
 
 def test_the_former_name_of_last_observations_is_known():
