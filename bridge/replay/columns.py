@@ -4,50 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 # The number of rows that are compared or copied at a time, so that temporary arrays stay small.
 ROWS_AT_ONCE = 65_536
-
-
-class RowsLike(Protocol):
-    """Protocol of `rows.Rows` for the files, the store on the device and the indices, which it imports."""
-
-    ARRAYS: ClassVar[tuple[str, ...]]
-    buffer_size: int
-    n_envs: int
-    pos: int
-    full: bool
-    obs_shape: Any
-    action_dim: int
-    observation_space: Any
-    action_space: Any
-    optimize_memory_usage: bool
-    observations: Any
-    next_observations: Any
-    actions: Any
-    rewards: Any
-    dones: Any
-    timeouts: Any
-    resets: tuple[int, ...]
-    _added: int
-    _first: int
-    _files: Any
-
-    def num_added(self) -> int: ...
-
-    def size(self) -> int: ...
-
-    def stored(self) -> tuple[int, int]: ...
-
-    def _forget(self) -> None: ...
-
-    def __getstate__(self) -> dict[str, Any]: ...
-
-    def _maybe_cast_dtype(self, dtype: Any) -> Any: ...
 
 
 def leaves(tree: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ because SB3's array then lies in the memory of JAX's.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,10 @@ import numpy as np
 from gymnasium import spaces
 from jax import dtypes
 from jax.sharding import Mesh
+from stable_baselines3.common import buffers
 
 from bridge.replay import columns
-from bridge.replay.columns import RowsLike, map_leaves
+from bridge.replay.columns import map_leaves
 from jaxenvs.learn import Replay
 from jaxenvs.learn.devices import layouts, place
 
@@ -27,7 +28,7 @@ from jaxenvs.learn.devices import layouts, place
 SMALL_STORE = 2**26
 
 
-def to_device(rows: RowsLike, num_steps: int, mesh: Mesh | None) -> Replay:
+def to_device(rows: buffers.ReplayBuffer, num_steps: int, mesh: Mesh | None) -> Replay:
     """Return a store on the device with the content of SB3's arrays, which are taken from the object.
 
     If integers do not fit JAX's dtype, nothing is changed.
@@ -40,10 +41,8 @@ def to_device(rows: RowsLike, num_steps: int, mesh: Mesh | None) -> Replay:
     for name in ("observations", "next_observations", "actions"):
         for leaf in columns.leaves(getattr(rows, name)):
             _require_fits(name, leaf)
-    lead = _num_rows(rows, num_steps), rows.n_envs
-    space, of_action = rows.observation_space, rows.actions.shape[2:]
-    if isinstance(rows.action_space, spaces.Discrete):
-        of_action = ()
+    lead, space = (_num_rows(rows, num_steps), rows.n_envs), cast(Any, rows.observation_space)
+    of_action = () if isinstance(rows.action_space, spaces.Discrete) else rows.actions.shape[2:]
     if not rows.size():
 
         def create() -> Replay:
@@ -80,7 +79,7 @@ def to_device(rows: RowsLike, num_steps: int, mesh: Mesh | None) -> Replay:
     return replay if mesh is None else place(replay, replay.layout(*layouts(mesh)), mesh)  # type: ignore[no-any-return]
 
 
-def _num_rows(rows: RowsLike, num_steps: int) -> int:
+def _num_rows(rows: buffers.ReplayBuffer, num_steps: int) -> int:
     """Return the number of rows of the store on the device."""
     arrays = (*columns.leaves(rows.observations), *columns.leaves(rows.next_observations), rows.actions, rows.rewards)
     if rows.full or sum(leaf.nbytes for leaf in arrays) <= SMALL_STORE:
@@ -89,7 +88,7 @@ def _num_rows(rows: RowsLike, num_steps: int) -> int:
     return min(rows.buffer_size, 1 << (rows.size() + num_steps).bit_length())
 
 
-def to_host(replay: Replay, rows: RowsLike) -> dict[str, Any]:
+def to_host(replay: Replay, rows: buffers.ReplayBuffer) -> dict[str, Any]:
     """Return SB3's arrays with the content of a store on the device, which is deleted or lives in them."""
     # Rows after the stored ones are not written, because NumPy's memory counts once it is written.
     num_rows = rows.buffer_size if replay.capacity == rows.buffer_size else rows.size()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from bridge.replay import columns
-from bridge.replay.columns import RowsLike
+from bridge.replay.rows import Rows
 
 # Steps are not counted further: no slice is that long, and an int32 must hold them.
 MOST_STEPS = 2**30
@@ -25,7 +25,7 @@ class Episodes:
       newest: the row written last.
     """
 
-    def __init__(self, buffer: RowsLike) -> None:
+    def __init__(self, buffer: Rows) -> None:
         self.num_envs, self.capacity = buffer.n_envs, buffer.buffer_size
         self.num_slots = self.num_envs * self.capacity
         self.steps = np.zeros((self.capacity, self.num_envs), np.int32)
@@ -36,7 +36,7 @@ class Episodes:
         # The last slots of episodes that another one follows, in order, counted in the same way.
         self._ends, self._num_ends = np.zeros(64, np.int64), 0
 
-    def update(self, buffer: RowsLike) -> None:
+    def update(self, buffer: Rows) -> None:
         """Continue with the rows that were added since the last call."""
         added = buffer.num_added()
         self.oldest, self.size = buffer.stored()
@@ -46,7 +46,7 @@ class Episodes:
             self._count(buffer, rows, first + numbers.start, first + numbers.start == added - self.size)
         self._added = added
 
-    def _count(self, buffer: RowsLike, rows: slice, number: int, is_oldest: bool) -> None:
+    def _count(self, buffer: Rows, rows: slice, number: int, is_oldest: bool) -> None:
         """Count the steps in adjacent rows, of which the first has this number."""
         before = np.arange(rows.start - 1, rows.stop - 1)
         begins = (buffer.dones[before] != 0) | (buffer.timeouts[before] != 0)

@@ -17,7 +17,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from bridge.replay.columns import RowsLike, map_leaves
+from bridge.replay.columns import map_leaves
+from bridge.replay.rows import Rows
 from jaxenvs.files import replacing
 
 try:
@@ -32,13 +33,13 @@ BEGUN = b"bridge.ReplayBuffer\n"
 # A mark exceeds what is needed by this fraction of the rows, which a kill may cost beyond the overwritten ones.
 MARKED_SHARE = 64
 # Buffers that this process has open. A pickled buffer is a path, and may be loaded while the buffer is open here.
-_OPEN: weakref.WeakValueDictionary[Path, RowsLike] = weakref.WeakValueDictionary()
+_OPEN: weakref.WeakValueDictionary[Path, Rows] = weakref.WeakValueDictionary()
 
 
 class Files:
     """The files of a replay buffer, in a separate folder."""
 
-    def __init__(self, path: str | os.PathLike[str], rows: RowsLike) -> None:
+    def __init__(self, path: str | os.PathLike[str], rows: Rows) -> None:
         """Lock the folder, and put the arrays of a buffer, which may have any number of rows, into files."""
         self.path = Path(path).resolve()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -86,7 +87,7 @@ class Files:
         self._maps[file] = np.memmap(file, tree.dtype, "r+", shape=shape)
         return np.asarray(self._maps[file])
 
-    def _restore(self, rows: RowsLike, state: Any) -> None:
+    def _restore(self, rows: Rows, state: Any) -> None:
         """Restore the counters from the folder, or write the first state into an empty folder."""
         if state is not None:
             for file in self.path.glob(".*.unfinished.json"):
@@ -126,7 +127,7 @@ class Files:
                 )
         return state
 
-    def reserve(self, rows: RowsLike, num: int) -> None:
+    def reserve(self, rows: Rows, num: int) -> None:
         """Write to disk how far rows may be overwritten, if `num` more rows go beyond the last mark."""
         self.require_open()
         self._written = needed = min(self._written + num, self._capacity)
@@ -139,7 +140,7 @@ class Files:
         if self._lock.closed:
             raise ValueError(f"The replay buffer in {self.path} is closed.")
 
-    def flush(self, rows: RowsLike) -> None:
+    def flush(self, rows: Rows) -> None:
         """Write all that is stored to disk."""
         self.require_open()
         for mapped in self._maps.values():
@@ -149,7 +150,7 @@ class Files:
         self._flush += 1
         self._flushed_size, self._written, self._marked = rows.stored()[1], 0, 0
 
-    def close(self, rows: RowsLike) -> None:
+    def close(self, rows: Rows) -> None:
         """Flush, take the arrays from a buffer, and let other processes open the folder."""
         if self._lock.closed:
             return
@@ -164,7 +165,7 @@ class Files:
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked process has the file open, too
         self._lock.close()
 
-    def reduced(self, rows: RowsLike) -> tuple[Any, ...]:
+    def reduced(self, rows: Rows) -> tuple[Any, ...]:
         """Return what pickle stores of a buffer: its attributes, with arrays of no rows, and the folder."""
         self.flush(rows)
         state = rows.__getstate__()
@@ -183,7 +184,7 @@ class Files:
             os.close(folder)
 
 
-def _opened(path: Path, cls: type[RowsLike], state: dict[str, Any]) -> RowsLike:
+def _opened(path: Path, cls: type[Rows], state: dict[str, Any]) -> Rows:
     """Return the buffer that this process has open in a folder, or open it."""
     if (rows := _OPEN.get(path)) is None:
         rows = object.__new__(cls)

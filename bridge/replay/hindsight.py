@@ -35,7 +35,6 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
       copy_info_dict: whether `compute_reward` receives the infos of the steps.
     """
 
-    is_known = True
     _sb3s = saved_as = SB3sHerReplayBuffer
     ARRAYS: ClassVar[tuple[str, ...]] = (*Rows.ARRAYS, "ep_start", "ep_length", "_current_ep_start")
 
@@ -55,13 +54,6 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
             infos = [{"TimeLimit.truncated": each} for each in timeouts]
             self.add(columns.at(before, step), columns.at(after, step), action[step], reward[step], done[step], infos)
 
-    def _allocate(self) -> None:
-        self.__init__(  # type: ignore[misc]
-            self.buffer_size * self.n_envs, self.observation_space, self.action_space, self.env, self.device,
-            self.n_envs, False, self.handle_timeout_termination, self.n_sampled_goal, self.goal_selection_strategy,
-            self.copy_info_dict,
-        )  # fmt: skip
-
     def reset(self) -> None:
         """Delete all that is stored, with the index of episodes, which SB3's buffer would keep."""
         super().reset()
@@ -76,10 +68,7 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
             assert self._store.episodes is not None
             has_one = np.asarray(self._store.episodes.count).any()
         if not has_one:
-            raise RuntimeError(
-                "Unable to sample before the end of the first episode. We recommend choosing a value "
-                "for learning_starts that is greater than the maximum number of timesteps in the environment."
-            )
+            self.sample(1)  # which raises it
 
     # --- On the device --------------------------------------------------------------------------------------------
 
@@ -94,8 +83,6 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
     def _upload(self, num_steps: int, mesh: Mesh | None) -> Replay:
         """Return the rows as a store on one device, with its index of episodes."""
         extent, *per_env = self._index()
-        for name in ("ep_start", "ep_length", "_current_ep_start"):
-            del vars(self)[name]
         replay = super()._upload(num_steps, mesh)
         episodes = Episodes(*map(jnp.array, (extent[: replay.capacity], *per_env)))
         return dataclasses.replace(replay, episodes=episodes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from bridge.replay import columns, windows
-from bridge.replay.columns import RowsLike
 from bridge.replay.episode_index import Episodes
+from bridge.replay.rows import Rows
 
 # Children of a node. A draw goes through few levels, and reads all children of a node at once, which are adjacent in
 # memory.
@@ -74,14 +74,14 @@ class Priorities:
       greatest: the greatest priority so far, which new slots get.
     """
 
-    def __init__(self, rows: RowsLike, alpha: float) -> None:
+    def __init__(self, rows: Rows, alpha: float) -> None:
         """Give all stored slots the same priority."""
         self.alpha, self.greatest = alpha, 1.0
         self.tree = SumTree(rows.buffer_size * rows.n_envs)
         self._added = rows.num_added() - rows.stored()[1]
         self.mark_written(rows)
 
-    def mark_written(self, rows: RowsLike) -> None:
+    def mark_written(self, rows: Rows) -> None:
         """Give the slots of all rows written since the last call the greatest priority."""
         added = rows.num_added()
         new, self._added = min(added - self._added, rows.buffer_size), added
@@ -89,7 +89,7 @@ class Priorities:
         for row, _ in columns.pieces((rows.pos - new) % rows.buffer_size, new, rows.buffer_size):
             self.tree.set_range(row.start * rows.n_envs, row.stop * rows.n_envs, value)
 
-    def update(self, rows: RowsLike, slots: np.ndarray, priorities: np.ndarray) -> None:
+    def update(self, rows: Rows, slots: np.ndarray, priorities: np.ndarray) -> None:
         """Set the priorities of slots, ignoring -1, where a slice has no step, and slots that are no longer stored."""
         if priorities.shape == (*slots.shape, 1):  # the shape of losses
             priorities = priorities[..., 0]

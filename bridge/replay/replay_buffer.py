@@ -50,17 +50,23 @@ class ReplayBuffer(OfflineData):
     episodes for sequence models, or to load offline data (`from_episodes`, `from_arrays`, `from_minari`, `from_sb3`).
     """
 
-    is_known = True
     saved_as: ClassVar[Any] = buffers.ReplayBuffer
+    _files: files.Files | None = None
+    _episodes: Episodes | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Return an instance of the subclass that fits the arguments.
 
-        With `alpha` it is a PrioritizedReplayBuffer; with `n_steps` above 1 or Dict observations, a subclass of SB3's
-        class for them too, so that `isinstance` finds it.
+        With `n_steps` above 1 or Dict observations, that is a subclass of SB3's class for them too, so that
+        `isinstance` finds it.
         """
         given = dict(zip(("buffer_size", "observation_space"), args)) | kwargs
-        return super().__new__(_kind(cls, given))  # type: ignore[no-any-return]
+        kind: type[Any] = cls
+        if cls is ReplayBuffer and given.get("n_steps", 1) > 1:
+            kind = NStepReplayBuffer
+        elif cls is ReplayBuffer and isinstance(given.get("observation_space"), spaces.Dict):
+            kind = DictReplayBuffer
+        return super().__new__(kind)  # type: ignore[no-any-return]
 
     def __init__(
         self,
@@ -100,25 +106,18 @@ class ReplayBuffer(OfflineData):
             raise ValueError(f"n_steps must be 1 with this version of Stable-Baselines3, got {n_steps}.")
         if n_steps > 1 and optimize_memory_usage:
             raise ValueError("optimize_memory_usage must be False with n_steps above 1, as in SB3, got True.")
-        if storage not in ("ram", "memmap"):
-            raise ValueError(f"storage must be 'ram' or 'memmap', got {storage!r}.")
+        arguments.one_of("storage", storage, ("ram", "memmap"))
         if (path is None) == (storage == "memmap"):
             raise ValueError(f"path must be a folder with storage='memmap' and None otherwise, got {path!r}.")
         self._sb3s = buffers.DictReplayBuffer if isinstance(observation_space, spaces.Dict) else buffers.ReplayBuffer
         # With files, SB3 allocates one row, which shows the shapes.
         size = buffer_size if path is None else n_envs
-        settings = {"optimize_memory_usage": optimize_memory_usage}
-        settings["handle_timeout_termination"] = handle_timeout_termination
-        self._sb3s.__init__(self, size, observation_space, action_space, device, n_envs, **settings)
+        settings = optimize_memory_usage, handle_timeout_termination
+        self._sb3s.__init__(self, size, observation_space, action_space, device, n_envs, *settings)
         self.n_steps, self.gamma = n_steps, gamma
         if path is not None:
             self.buffer_size = max(buffer_size // n_envs, 1)
             self._files = files.Files(path, self)
-
-    def _allocate(self) -> None:
-        settings = (self.optimize_memory_usage, self.handle_timeout_termination)
-        size = self.buffer_size * self.n_envs
-        self._sb3s.__init__(self, size, self.observation_space, self.action_space, self.device, self.n_envs, *settings)
 
     def why_not_on_device(self) -> str | None:
         """Return why the data cannot move to the device for compiled functions; None if it can."""
@@ -240,8 +239,7 @@ class ReplayBuffer(OfflineData):
         arguments.positive_int("num_slices", num_slices)
         arguments.positive_int("slice_len", slice_len)
         arguments.non_negative_int("burn_in", burn_in)
-        if by not in ("window", "trajectory"):
-            raise ValueError(f"by must be 'window' or 'trajectory', got {by!r}.")
+        arguments.one_of("by", by, ("window", "trajectory"))
         self._require_stored("sample_slices")
         self.num_added()  # forgets episodes if `pos` was moved
         if self._episodes is None:
@@ -275,6 +273,9 @@ class ReplayBuffer(OfflineData):
         super().reset()
         self.flush()
 
+    def _forget(self) -> None:
+        self._episodes = None
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Only the folder of the files is pickled, because they may hold more than memory.
         return super().__reduce_ex__(protocol) if self._files is None else self._files.reduced(self)
@@ -283,14 +284,12 @@ class ReplayBuffer(OfflineData):
 class DictReplayBuffer(ReplayBuffer, buffers.DictReplayBuffer):
     """ReplayBuffer of Dict observations, which `isinstance` finds to be SB3's DictReplayBuffer."""
 
-    is_known = True
     saved_as = buffers.DictReplayBuffer
 
 
 class NStepReplayBuffer(ReplayBuffer, SB3sNStepReplayBuffer or buffers.ReplayBuffer):  # type: ignore[misc]
     """ReplayBuffer of n-step returns, which `isinstance` finds to be SB3's NStepReplayBuffer."""
 
-    is_known = True
     saved_as = SB3sNStepReplayBuffer
 
 
@@ -301,7 +300,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     samples, and set priorities to the errors that they compute. Its data may be in files; priorities are in memory.
     """
 
-    is_known = True
     saved_as = None
 
     def __init__(self, *args: Any, alpha: float = 0.6, beta: float = 0.4, **kwargs: Any) -> None:
@@ -374,14 +372,3 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _forget(self) -> None:
         super()._forget()
         self._priorities = Priorities(self, self.alpha)
-
-
-def _kind(cls: type[Any], given: dict[str, Any]) -> type[Any]:
-    """Return the subclass for these arguments if the class is ReplayBuffer, else the class itself."""
-    if cls is not ReplayBuffer:
-        return cls
-    if given.get("alpha") is not None:
-        return PrioritizedReplayBuffer
-    if given.get("n_steps", 1) > 1:
-        return NStepReplayBuffer
-    return DictReplayBuffer if isinstance(given.get("observation_space"), spaces.Dict) else ReplayBuffer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, ClassVar
 
 import jax
@@ -11,8 +12,6 @@ from stable_baselines3.common import buffers
 
 from bridge.replay import columns, device_store
 from bridge.replay.columns import shaped, shaped_observation
-from bridge.replay.episode_index import Episodes
-from bridge.replay.files import Files
 from bridge.replay.waiting_steps import WaitingSteps
 from jaxenvs.learn import Replay
 
@@ -28,7 +27,8 @@ class Rows(buffers.ReplayBuffer):
     # SB3's class whose arrays these are, and the one as which `save_replay_buffer` pickles the buffer, if there is one.
     _sb3s: Any = buffers.ReplayBuffer
     saved_as: ClassVar[Any] = None
-    _files: Files | None = None
+    # The Files of a ReplayBuffer whose arrays are in files.
+    _files: Any = None
     ARRAYS: ClassVar[tuple[str, ...]] = (
         "observations", "next_observations", "actions", "rewards", "dones", "timeouts",
     )  # fmt: skip
@@ -39,32 +39,20 @@ class Rows(buffers.ReplayBuffer):
     resets: tuple[int, ...] = ()
     # The number of the oldest row that was not dropped when files were opened.
     _first = 0
-    _episodes: Episodes | None = None
     # The store on the device, its devices, and steps that it does not have yet.
     _store: Replay | None = None
     _mesh: Mesh | None = None
     _waiting: WaitingSteps | None = None
-    # A compiled function took the arrays, and was interrupted before it returned them.
-    _is_lost = False
 
     def __getattr__(self, name: str) -> Any:
         # Python calls this only while the object has no attribute of the name, so an array on the host costs nothing.
         if name in self.ARRAYS:
-            self._require_rows()
             if self._files is not None:
                 self._files.require_open()
             if self.is_on_device:
                 self.to_host()
                 return vars(self)[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _require_rows(self) -> None:
-        if self._is_lost:
-            raise RuntimeError(
-                "The contents of the replay buffer are lost, because an exception (such as one of a signal handler) "
-                "interrupted a compiled function that was updating them. Load the buffer again with "
-                "load_replay_buffer, or call its reset() to continue with an empty one."
-            )
 
     # --- Storing --------------------------------------------------------------------------------------------------
 
@@ -157,7 +145,6 @@ class Rows(buffers.ReplayBuffer):
 
     def _forget(self) -> None:
         """Delete what was computed from the rows, called when other rows became the stored ones."""
-        self._episodes = None
 
     def stored(self) -> tuple[int, int]:
         """Return the oldest row, and how many rows are stored and may be drawn."""
@@ -177,20 +164,22 @@ class Rows(buffers.ReplayBuffer):
 
     def reset(self) -> None:
         """Delete all that is stored."""
-        if self._is_lost or self.is_on_device:
-            self._is_lost, self._store, self._waiting = False, None, None
+        if self.is_on_device:
+            self._store = self._waiting = None
             self._allocate()
         super().reset()
         self._added, self.resets, self._first = 0, (), 0
         self._forget()
 
     def _allocate(self) -> None:
-        """Make new arrays of zeros."""
-        raise NotImplementedError
+        """Make new arrays of zeros, with the constructor of SB3's class."""
+        names = list(inspect.signature(self._sb3s.__init__).parameters)[1:]
+        given = {name: getattr(self, name) for name in names}
+        self._sb3s.__init__(self, **given | {"buffer_size": self.buffer_size * self.n_envs})
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, with the rows on the host and without what is computed from them."""
-        if self._is_lost or self.is_on_device:
+        if self.is_on_device:
             self.to_host()
         state = vars(self).copy()
         for name in ("_episodes", "_store", "_waiting", "_mesh"):
@@ -211,28 +200,32 @@ class Rows(buffers.ReplayBuffer):
         """
         return None if self.handle_timeout_termination else "handle_timeout_termination is False"
 
+    def _kept_store(self) -> Replay:
+        """Return the store on the device, without steps that wait.
+
+        Raises:
+          RuntimeError: a compiled function took it, and was interrupted before it returned it.
+        """
+        assert self._store is not None
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(self._store)):
+            raise RuntimeError(
+                "The contents of the replay buffer are lost, because an exception (such as one of a signal handler) "
+                "interrupted a compiled function that was updating them. Load the buffer again with "
+                "load_replay_buffer, or call its reset() to continue with an empty one."
+            )
+        return self._store
+
     def _written_store(self) -> Replay:
         """Return the store on the device, with all steps."""
-        store, waiting = self._store, self._waiting
-        assert store is not None
-        if waiting is not None:
-            self._store = self._waiting = None
-            try:
-                self._store = store = waiting.written_to(store)
-            except BaseException:
-                self.keep_on_device(store, waiting=waiting)
-                raise
+        store = self._kept_store()
+        if self._waiting is not None:
+            self._store = store = self._waiting.written_to(store)
+            self._waiting = None
         return store
 
     def to_host(self) -> None:
         """Move the rows from the device into SB3's arrays. What your code has set meanwhile remains."""
-        self._require_rows()
-        store = self._written_store()
-        try:
-            found = self._download(store)
-        except BaseException:
-            self.keep_on_device(store)
-            raise
+        found = self._download(self._written_store())
         self._store = None
         vars(self).update(found | vars(self))
 
@@ -251,7 +244,6 @@ class Rows(buffers.ReplayBuffer):
           num_steps: the most rows that are written before the next call.
           mesh: devices, each of which gets the rows of its environments.
         """
-        self._require_rows()
         if self.is_on_device:
             store = self._written_store()
             has_rows = store.capacity == self.buffer_size or store.capacity > self.size() + num_steps
@@ -262,8 +254,7 @@ class Rows(buffers.ReplayBuffer):
         store = self._upload(num_steps, mesh)
         for name in self.ARRAYS:
             vars(self).pop(name, None)
-        self._mesh = mesh
-        self.keep_on_device(store)  # until a compiled function takes it: an exception may come
+        self._store, self._mesh = store, mesh
         return store
 
     def _is_set(self) -> bool:
@@ -273,16 +264,14 @@ class Rows(buffers.ReplayBuffer):
     def keep_on_device(self, replay: Replay, num_new: int = 0, waiting: WaitingSteps | None = None) -> None:
         """Keep the store that a compiled function returned; nothing is copied until an array is read on the host.
 
-        If a compiled function was interrupted after it had taken the arrays, the buffer has lost its data: its methods
-        raise a RuntimeError that says so, until `reset`.
+        If a compiled function was interrupted after it had taken the arrays, the buffer has lost its data: reading it
+        raises a RuntimeError that says so, until `reset`.
 
         Args:
           num_new: how many rows the function has written, without steps that had waited.
           waiting: steps that the store does not have yet.
         """
-        self._is_lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(replay) if isinstance(leaf, jax.Array))
-        self._store = None if self._is_lost else replay
-        self._waiting = None if self._is_lost else waiting
+        self._store, self._waiting = replay, waiting
         self._count(num_new)
 
     def _count(self, num_new: int) -> None:
@@ -307,13 +296,12 @@ class Rows(buffers.ReplayBuffer):
         if self._waiting is None or self._is_set():
             replay = self.to_device(num_steps)
             return replay, WaitingSteps(replay, most)
-        assert self._store is not None
-        return self._store, self._waiting
+        return self._kept_store(), self._waiting
 
 
 def is_known(buffer: Any) -> bool:
     """Return whether a replay buffer is exactly one of bridge's classes: a subclass may override anything."""
-    return isinstance(buffer, Rows) and "is_known" in vars(type(buffer))
+    return isinstance(buffer, Rows) and type(buffer).__module__.startswith("bridge.replay.")
 
 
 def as_sb3s(buffer: Any) -> Any:

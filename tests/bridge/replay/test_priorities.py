@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bridge import ReplayBuffer
+from bridge import PrioritizedReplayBuffer
 from bridge.replay.priorities import WIDTH, SumTree
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
@@ -20,7 +20,7 @@ NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 
 def make(rows=20, num_envs=2, capacity=16, alpha=1.0, episode_length=7, **kwargs):
     """A buffer whose observations, rewards and actions are the numbers of steps, and whose ring may have wrapped."""
-    buffer = ReplayBuffer(
+    buffer = PrioritizedReplayBuffer(
         capacity * num_envs, NUMBER, NUMBER, device="cpu", n_envs=num_envs, alpha=alpha, beta=1.0, **kwargs
     )
     number = np.arange(rows * num_envs, dtype=float).reshape(rows, num_envs)
@@ -170,7 +170,7 @@ def test_a_reset_and_a_pickle_keep_priorities_in_step(tmp_path):
 
 
 def test_dict_observations_have_priorities_too():
-    buffer = ReplayBuffer(60, OBSERVATIONS["dict"], ACTION, device="cpu", n_envs=3, alpha=1.0)
+    buffer = PrioritizedReplayBuffer(60, OBSERVATIONS["dict"], ACTION, device="cpu", n_envs=3, alpha=1.0)
     history = History(3, OBSERVATIONS["dict"], 0)
     history.fill(30, buffer)
     samples = buffer.sample(9)

@@ -14,7 +14,7 @@ from stable_baselines3.common import buffers
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from bridge import ReplayBuffer
+from bridge import PrioritizedReplayBuffer, ReplayBuffer
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
 HAS_N_STEP = hasattr(buffers, "NStepReplayBuffer")
@@ -242,7 +242,7 @@ def test_optimize_memory_usage_means_what_it_means_in_sb3():
 
 
 def test_an_unknown_storage_is_named():
-    with pytest.raises(ValueError, match="storage must be 'ram' or 'memmap', got 'disk'"):
+    with pytest.raises(ValueError, match="storage must be one of 'ram', 'memmap', got 'disk'"):
         make(storage="disk")
 
 
@@ -267,8 +267,8 @@ def test_what_a_buffer_holds_extends_another_as_sb3s():
 def test_whoever_asks_finds_the_class_of_sb3s_that_it_stands_for():
     assert isinstance(make(n_steps=3), buffers.NStepReplayBuffer)
     assert isinstance(make("dict"), buffers.DictReplayBuffer)
-    for other in (make(), make(alpha=0.6)):
+    for other in (make(), make(cls=PrioritizedReplayBuffer)):
         assert not isinstance(other, buffers.NStepReplayBuffer | buffers.DictReplayBuffer)
-    for buffer in (make(), make(n_steps=3), make("dict"), make(alpha=0.6)):
+    for buffer in (make(), make(n_steps=3), make("dict"), make(cls=PrioritizedReplayBuffer)):
         assert isinstance(buffer, ReplayBuffer)
         assert type(copy.deepcopy(buffer)) is type(pickle.loads(pickle.dumps(buffer))) is type(buffer)

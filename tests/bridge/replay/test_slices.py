@@ -316,7 +316,7 @@ def test_dict_observations_and_images_are_sliced():
     [
         ((0, 2), "num_slices must be a positive int, got 0"),
         ((2, 0), "slice_len must be a positive int, got 0"),
-        ((2, 2, "episode"), "by must be 'window' or 'trajectory', got 'episode'"),
+        ((2, 2, "episode"), "by must be one of 'window', 'trajectory', got 'episode'"),
     ],
 )
 def test_an_argument_out_of_range_is_named(arguments, message):
