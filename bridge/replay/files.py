@@ -58,7 +58,7 @@ class Files:
                 vars(rows)[name] = self._in_files(name, vars(rows)[name], is_new=state is None)
             self._restore(rows, state)
         except BaseException:
-            self._unlock()
+            self.unlock()
             if state is None:
                 for file in (*self._maps, self.path / LOCK):
                     file.unlink(missing_ok=True)
@@ -157,9 +157,10 @@ class Files:
         self.flush(rows)
         for name in rows.ARRAYS:
             vars(rows).pop(name, None)
-        self._unlock()
+        self.unlock()
 
-    def _unlock(self) -> None:
+    def unlock(self) -> None:
+        """Let other processes open the folder."""
         _OPEN.pop(self.path, None)
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked process has the file open, too

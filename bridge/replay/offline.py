@@ -11,7 +11,7 @@ import numpy as np
 from stable_baselines3.common import buffers
 
 from bridge.replay import columns
-from bridge.replay.columns import as_numpy, map_leaves
+from bridge.replay.columns import as_numpy, map_leaves, shaped
 from bridge.replay.rows import Rows
 from bridge.sb3 import Space
 
@@ -22,9 +22,6 @@ class OfflineData(Rows):
     Episodes of any length lie end to end, in a single environment. Actions are stored as they are given: SB3's SAC, TD3
     and DDPG act in [-1, 1], and need Box actions scaled to that, as by `policy.scale_action`.
     """
-
-    def close(self) -> None:
-        """Close the files, if the data is in files."""
 
     @classmethod
     def from_sb3(cls, buffer: buffers.ReplayBuffer) -> Self:
@@ -74,7 +71,7 @@ class OfflineData(Rows):
                 raise ValueError(f"episodes must have at least one step, got {len(episodes)} episodes with none.")
         buffer = cls._empty(buffer_size, observation_space, action_space, settings)
         for number, episode in enumerate(episodes):
-            observations, actions = _concrete(_field(episode, "observations")), _field(episode, "actions")
+            observations, actions = map_leaves(as_numpy, _field(episode, "observations")), _field(episode, "actions")
             steps = len(actions)
             lengths = [len(leaf) for leaf in columns.leaves(observations)]
             if lengths != [steps + 1] * len(lengths):
@@ -86,7 +83,7 @@ class OfflineData(Rows):
                 continue
             terminated, truncated = np.zeros((2, steps), bool)
             for flags, name in ((terminated, "terminations"), (truncated, "truncations")):
-                given = _field(episode, name, None)
+                given = _field(episode, name, is_required=False)
                 flags[-1] = given is not None and bool(given[-1])
             truncated[-1] |= not terminated[-1]
             before, after = columns.at(observations, slice(None, -1)), columns.at(observations, slice(1, None))
@@ -130,13 +127,13 @@ class OfflineData(Rows):
         if (ends is None) == (trajectory_ids is None):
             raise ValueError("Pass either ends or trajectory_ids, and not both.")
         if ends is None:
-            ids = _of_length("trajectory_ids", trajectory_ids, steps)
+            ids = shaped("trajectory_ids", trajectory_ids, (steps,))
             ends = np.append(ids[1:] != ids[:-1], True)
-        terminal = np.zeros(steps, bool) if terminated is None else _of_length("terminated", terminated, steps) != 0
-        ended = (_of_length("ends", ends, steps) != 0) | terminal
+        terminal = np.zeros(steps, bool) if terminated is None else shaped("terminated", terminated, (steps,)) != 0
+        ended = (shaped("ends", ends, (steps,)) != 0) | terminal
         if steps:
             ended[-1] = True
-        observations = _concrete(observations)
+        observations = map_leaves(as_numpy, observations)
         if next_observations is None:
             following = np.arange(steps) + ~ended
             next_observations = columns.at(observations, following)
@@ -144,7 +141,7 @@ class OfflineData(Rows):
             # The step before an omitted one ends the episode, by truncation.
             ended[:-1] |= ~kept[1:] & ~ended[:-1]
         else:
-            next_observations, kept = _concrete(next_observations), np.ones(steps, bool)
+            next_observations, kept = map_leaves(as_numpy, next_observations), np.ones(steps, bool)
         if not kept.any():
             raise ValueError(
                 f"observations must have at least one step whose next observation is known, got {steps} steps "
@@ -153,8 +150,8 @@ class OfflineData(Rows):
         buffer = cls._empty(buffer_size or int(kept.sum()), observation_space, action_space, settings)
         buffer.add_rollout(
             columns.at(observations, kept),
-            _concrete(actions)[kept],
-            _concrete(rewards)[kept],
+            as_numpy(actions)[kept],
+            as_numpy(rewards)[kept],
             terminal[kept],
             (ended & ~terminal)[kept],
             columns.at(next_observations, kept),
@@ -198,29 +195,15 @@ class OfflineData(Rows):
         """
         buffer = cls(buffer_size, observation_space, action_space, **settings)
         if size := buffer.size():
-            buffer.close()
+            buffer._files.unlock()
             raise ValueError(
                 f"path must be an empty folder, got {settings.get('path')}, which holds {size} rows of transitions."
             )
         return buffer
 
 
-_REQUIRED = object()
-
-
-def _field(episode: Any, name: str, default: Any = _REQUIRED) -> Any:
-    found = episode.get(name, default) if isinstance(episode, Mapping) else getattr(episode, name, default)
-    if found is _REQUIRED:
+def _field(episode: Any, name: str, is_required: bool = True) -> Any:
+    found = episode.get(name) if isinstance(episode, Mapping) else getattr(episode, name, None)
+    if found is None and is_required:
         raise ValueError(f"Each episode must have {name}, but a {type(episode).__name__} has none.")
     return found
-
-
-def _of_length(name: str, array: Any, steps: int) -> Any:
-    array = as_numpy(array).reshape(-1)
-    if len(array) != steps:
-        raise ValueError(f"{name} must have the length of rewards, {steps}, got {len(array)}.")
-    return array
-
-
-def _concrete(tree: Any) -> Any:
-    return map_leaves(as_numpy, tree)

@@ -148,7 +148,7 @@ def test_arrays_that_do_not_belong_together_are_named():
     arrays, _, _ = flat()
     with pytest.raises(ValueError, match="Pass either ends or trajectory_ids, and not both"):
         ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER)
-    with pytest.raises(ValueError, match="ends must have the length of rewards, 17, got 3"):
+    with pytest.raises(ValueError, match=r"ends must have the shape \(17,\), got \(3,\)"):
         ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER, ends=[True] * 3)
 
 
