@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 from typing import Any, TypeGuard
 
 import gymnasium
@@ -13,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, VecTransposeImage, is_vecenv_wrapped
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, VecTransposeImage
 
 import jaxenvs
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
@@ -25,7 +24,12 @@ from bridge.engine.user_code.overrides import inner_environments
 from bridge.environment_ids import is_jax_id
 from bridge.errors import NotCompilable
 from bridge.evaluation.compiled_episodes import Network, compiled_function
-from bridge.evaluation.on_host import run_episodes, with_statistics
+from bridge.evaluation.on_host import (
+    evaluate_on_host,
+    missing_statistics,
+    warn_without_statistics,
+    with_statistics,
+)
 from bridge.originals import has_own_methods
 from bridge.sb3 import Space
 from bridge.translate.policies.off_policy import acting_tensors, export_acting
@@ -102,7 +106,7 @@ def evaluate(
     if isinstance(env, str) and env in gymnasium.registry and not is_jax_id(env):
         env = gymnasium.make(env)
     if _is_on_host(env):
-        return _on_host(model, env, n_episodes, deterministic, seed, max_steps)
+        return evaluate_on_host(model, env, n_episodes, deterministic, seed, max_steps)
     try:
         _require_known_predict(model)
         network = export_acting(policy)
@@ -131,18 +135,6 @@ def _policy_of(model: Any) -> Any:
     if not isinstance(policy, BasePolicy):
         raise TypeError(f"model must be an SB3 algorithm or a policy of one, got a {type(model).__name__}.")
     return policy
-
-
-def _on_host(
-    model: Any, env: Any, n_episodes: int, deterministic: bool, seed: int, max_steps: int | None
-) -> Evaluation:
-    if max_steps is not None:
-        raise ValueError(
-            f"max_steps is only for JAX environments, got {max_steps}. Wrap other environments in Gymnasium's "
-            "TimeLimit."
-        )
-    trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
-    return Evaluation(*run_episodes(model, env, n_episodes, deterministic, seed, trained_in))
 
 
 def _at_once(
@@ -212,22 +204,12 @@ def _as_the_policy_sees(env: VecEnv, model: BaseAlgorithm | BasePolicy, policy: 
     if not _fits(env.observation_space, policy.observation_space):
         with contextlib.suppress(AssertionError):  # no image has its channels last
             env = VecTransposeImage(env)
-    trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
-    if is_vecenv_wrapped(env, VecNormalize):
-        trained_in = None
-    elif trained_in is None and getattr(model, "normalized_observations", False):
-        warnings.warn(
-            "The model was trained on observations normalized by a VecNormalize, but env is not wrapped in one: wrap "
-            "env in a VecNormalize with the statistics of the training (VecNormalize.load).",
-            stacklevel=4,
-        )
-    if trained_in is not None and trained_in.norm_obs:
-        if type(trained_in) is not VecNormalize:
-            raise NotCompilable(
-                f"{type(trained_in).__name__} may normalize observations differently than VecNormalize."
-            )
-        env = _normalized(env, trained_in)
-    return env
+    if (trained_in := missing_statistics(model, env)) is None:
+        warn_without_statistics(model, env, stacklevel=4)
+        return env
+    if type(trained_in) is not VecNormalize:
+        raise NotCompilable(f"{type(trained_in).__name__} may normalize observations differently than VecNormalize.")
+    return _normalized(env, trained_in)
 
 
 def _normalized(env: VecEnv, like: VecNormalize) -> VecEnv:

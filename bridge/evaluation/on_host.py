@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import gymnasium
@@ -13,24 +14,27 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, is_vecenv_wrapped, unwrap_vec_wrapper
 
 from bridge.contrib import is_maskable
+from jaxenvs import Evaluation
 
 
-def run_episodes(
+def evaluate_on_host(
     model: Any,
     env: gymnasium.Env[Any, Any] | VecEnv,
     n_episodes: int,
     deterministic: bool,
     seed: int,
-    normalize: VecNormalize | None,
-) -> tuple[np.ndarray, ...]:
-    """Return returns, lengths, terminated and truncated of episodes, each (n_episodes,).
-
-    `normalize` is the VecNormalize that the model trains in, whose statistics are used if `env` has none.
-    """
+    max_steps: int | None,
+) -> Evaluation:
+    """Evaluate a model or policy as `evaluate` does, with the model's `predict`."""
+    if max_steps is not None:
+        raise ValueError(
+            f"max_steps is only for JAX environments, got {max_steps}. Wrap other environments in Gymnasium's "
+            "TimeLimit."
+        )
     venv: VecEnv = DummyVecEnv([lambda: Monitor(env)]) if isinstance(env, gymnasium.Env) else env
     venv.seed(seed)
-    if normalize is not None and normalize.norm_obs and not is_vecenv_wrapped(venv, VecNormalize):
-        venv = with_statistics(venv, normalize)
+    if (trained_in := missing_statistics(model, venv)) is not None:
+        venv = with_statistics(venv, trained_in)
     truncated: list[bool] = []
 
     def keep(local: dict[str, Any], _: dict[str, Any]) -> None:
@@ -49,7 +53,7 @@ def run_episodes(
         if own is not None:
             own.training = training
     cut = np.array(truncated)
-    return np.array(returns, float), np.array(lengths, int), ~cut, cut
+    return Evaluation(np.array(returns, float), np.array(lengths, int), ~cut, cut)
 
 
 def _evaluate_policy_of(model: Any) -> Any:
@@ -59,6 +63,23 @@ def _evaluate_policy_of(model: Any) -> Any:
     from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_maskable_policy
 
     return evaluate_maskable_policy
+
+
+def missing_statistics(model: Any, env: VecEnv) -> VecNormalize | None:
+    """Return the VecNormalize in which a model trains, if it normalizes observations and `env` is not in one."""
+    trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
+    is_missing = trained_in is not None and trained_in.norm_obs and not is_vecenv_wrapped(env, VecNormalize)
+    return trained_in if is_missing else None
+
+
+def warn_without_statistics(model: Any, env: VecEnv, stacklevel: int) -> None:
+    """Warn if a model of ours was trained on normalized observations, and `env` does not normalize them."""
+    if getattr(model, "normalized_observations", False) and not is_vecenv_wrapped(env, VecNormalize):
+        warnings.warn(
+            "The model was trained on observations normalized by a VecNormalize, but env is not wrapped in one: pass "
+            "env, wrapped in a VecNormalize with the statistics of the training (VecNormalize.load).",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def with_statistics(venv: VecEnv, like: VecNormalize) -> VecNormalize:

@@ -25,7 +25,6 @@ from stable_baselines3.common.vec_env import (
     VecFrameStack,
     VecMonitor,
     VecNormalize,
-    is_vecenv_wrapped,
 )
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
@@ -33,7 +32,7 @@ import jaxenvs
 from bridge.contrib import is_maskable
 from bridge.environment_ids import is_jax_id, require_in_gymnasium
 from bridge.evaluation import Evaluation
-from bridge.evaluation.on_host import with_statistics
+from bridge.evaluation.on_host import warn_without_statistics, with_statistics
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv, arguments
 from jaxenvs.drawing.film import MOST_FPS, REAL_TIME_FPS, write_gif
@@ -96,12 +95,7 @@ def record(
     max_steps = arguments.positive_int("max_steps", max_steps)
     seed = arguments.integer("seed", seed, -(2**63), None, "an int")
     venv, collects = _stage(model, env)
-    if getattr(model, "normalized_observations", False) and not is_vecenv_wrapped(venv, VecNormalize):
-        warnings.warn(
-            "The model was trained on observations normalized by a VecNormalize, but env is not wrapped in one: pass "
-            "env, wrapped in a VecNormalize with the statistics of the training (VecNormalize.load).",
-            stacklevel=2,
-        )
+    warn_without_statistics(model, venv, stacklevel=2)
     if fps is None:
         fps = float((getattr(venv.unwrapped, "metadata", None) or {}).get("render_fps") or 30)
     fps = arguments.number("fps", fps, above=0)
