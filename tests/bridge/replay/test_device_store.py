@@ -140,18 +140,6 @@ def test_a_folder_written_with_keys_in_another_order_is_read_by_name(tmp_path):
     np.testing.assert_allclose(second.next_observations["a"][0], after["a"])
 
 
-@pytest.mark.thorough
-def test_sb3_goes_on_with_a_buffer_whose_keys_are_in_any_order(tmp_path):
-    model = model_of_parts().learn(40)
-    model.save_replay_buffer(tmp_path / "buffer")
-    stock = model_of_parts(package=stable_baselines3)
-    stock.load_replay_buffer(tmp_path / "buffer")
-    stock.learn(20)
-    size = stock.replay_buffer.size()
-    assert (stock.replay_buffer.observations["z"][:size] >= 0).all()
-    assert (stock.replay_buffer.observations["a"][:size] <= 0).all()
-
-
 # --- Short episodes -------------------------------------------------------------------------------------------------
 
 
@@ -229,13 +217,6 @@ def test_sizes_are_known_without_bringing_the_store_back(monkeypatch):
     monkeypatch.undo()
     assert model.replay_buffer.observations.shape == (100, 2, 2)
     assert (model.replay_buffer.size(), model.replay_buffer.pos) == (100, 20)
-
-
-def test_slots_that_are_not_stored_end_no_episode():
-    model = make(env=make_env(length=100, limit=100)).learn(40)
-    buffer = model.replay_buffer
-    assert buffer.size() == 20
-    assert buffer.dones.sum() == buffer.timeouts.sum() == 0
 
 
 def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is_reset():

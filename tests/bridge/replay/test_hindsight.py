@@ -1,16 +1,13 @@
 """HerReplayBuffer beside SB3's: the same transitions, goals and rewards from the same seeds, whatever was stored."""
 
 import pickle
-import warnings
 
 import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
 from stable_baselines3 import HerReplayBuffer as SB3s
-from stable_baselines3.common.vec_env import VecNormalize
 
-import bridge
 from bridge.replay import HerReplayBuffer
 from jaxenvs.learn.off_policy.store.episode_index import Episodes
 
@@ -124,53 +121,6 @@ def test_a_rollout_is_stored_as_by_adds():
     assert assert_same_samples(many, one, 0)
     with pytest.raises(ValueError, match="needs copy_info_dict=False"):
         make(n_envs=2, copy_info_dict=True).add_rollout(before, actions, rewards, done, timeouts, after)
-
-
-def test_what_goes_on_here_leaves_the_infos_of_sb3s_alone():
-    theirs = make(SB3s, 2, copy_info_dict=True)
-    for added in history(2, ROWS + 3):
-        theirs.add(*added)
-    before = theirs.infos.copy()
-    HerReplayBuffer.from_sb3(theirs).add(*next(history(2, 1)))
-    assert (theirs.infos == before).all()
-
-
-def test_the_last_episode_can_be_truncated_as_with_sb3s():
-    for handles in (True, False):
-        theirs, ours = (make(cls, 3, handle_timeout_termination=handles) for cls in (SB3s, HerReplayBuffer))
-        for added in history(3, 15, seed=1):
-            theirs.add(*added)
-            ours.add(*added)
-        for buffer in (theirs, ours):
-            with pytest.warns(UserWarning, match="The last trajectory in the replay buffer will be truncated"):
-                buffer.truncate_last_trajectory()
-        np.testing.assert_array_equal(ours.ep_length, theirs.ep_length)
-        np.testing.assert_array_equal(ours.dones[:15], theirs.dones[:15])
-        np.testing.assert_array_equal(ours.timeouts[:15], theirs.timeouts[:15])
-        assert assert_same_samples(ours, theirs, 0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            ours.truncate_last_trajectory()  # of nothing
-
-
-def test_samples_are_normalised_after_goals_and_rewards_were_replaced():
-    env = VecNormalize(bridge.make_vec_env("ArmReach-v0", 2, seed=0))
-    for rms in env.obs_rms.values():
-        rms.mean, rms.var = rms.mean + 0.3, rms.var * 2
-    env.ret_rms.var = np.array(7.0)
-    theirs, ours = (
-        cls(60, env.observation_space, env.action_space, Rewards(), n_envs=2, device="cpu")
-        for cls in (SB3s, HerReplayBuffer)
-    )
-    rng, space = np.random.default_rng(0), env.observation_space
-    before = {name: rng.normal(size=(2, *space[name].shape)).astype(np.float32) for name in NAMES}
-    for step in range(20):
-        after = {name: rng.normal(size=(2, *space[name].shape)).astype(np.float32) for name in NAMES}
-        done = np.full(2, step % 5 == 4)
-        for buffer in (theirs, ours):
-            buffer.add(before, after, np.zeros((2, 2), np.float32), np.ones(2), done, [{}, {}])
-        before = after
-    assert assert_same_samples(ours, theirs, 0, env=env)
 
 
 def test_a_pickle_has_no_environments_and_asks_for_them():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3.common import buffers
 
 from bridge import ReplayBuffer
 
@@ -150,33 +149,6 @@ def test_arrays_that_do_not_belong_together_are_named():
         ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER)
     with pytest.raises(ValueError, match=r"ends must have the shape \(17,\), got \(3,\)"):
         ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER, ends=[True] * 3)
-
-
-def numbered(number):
-    return np.full((1, 1), number, np.float32)
-
-
-def sb3s(size, numbers, **settings):
-    box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-    buffer = buffers.ReplayBuffer(size, box, box, device="cpu", **settings)
-    for number in numbers:
-        buffer.add(
-            numbered(number), numbered(number + 1), numbered(number), np.array([number]), np.array([False]), [{}]
-        )
-    return buffer
-
-
-def test_the_row_that_sb3_has_half_overwritten_is_no_transition():
-    stock = sb3s(8, range(11), optimize_memory_usage=True, handle_timeout_termination=False)
-    samples = ReplayBuffer.from_sb3(stock).sample(500)
-    assert set(samples.observations[:, 0].tolist()) == set(range(4, 11))
-    assert torch.equal(samples.next_observations, samples.observations + 1)
-    assert torch.equal(samples.actions, samples.observations)
-
-
-def test_nan_in_observations_of_sb3s_buffer_ends_no_episode():
-    stock = sb3s(30, [np.nan] * 20)
-    assert not ReplayBuffer.from_sb3(stock).dones.any()
 
 
 def test_what_a_terminal_step_leads_to_is_not_taken_from_the_next_episode():

@@ -1,7 +1,6 @@
 """ReplayBuffer instead of SB3's: the same samples, also in SB3's algorithms."""
 
 import copy
-import io
 import pickle
 
 import gymnasium
@@ -110,16 +109,6 @@ def test_vec_normalize_is_honoured_as_by_sb3(space):
     assert_same_samples(ours, theirs, env=env)
 
 
-def test_what_is_given_may_be_overwritten():
-    buffer, history = make(), History(3, OBSERVATIONS["vector"], 0, end_probability=0.5)
-    observation, following, *rest = history.next()
-    buffer.add(observation, following, *rest)
-    expected = buffer.next_observations[0].copy()
-    observation[...], following[...] = -1, -2
-    np.testing.assert_array_equal(buffer.next_observations[0], expected)
-    assert (buffer.observations[0] >= 0).all()
-
-
 def test_samples_are_in_memory_of_their_own():
     buffer, history = make(), History(3, OBSERVATIONS["vector"], 0)
     buffer.add(*history.next())
@@ -143,10 +132,14 @@ def test_n_step_returns_that_no_algorithm_would_discount_are_refused():
         make(n_steps=3)
 
 
-@pytest.mark.parametrize("name", ["buffer_size", "n_envs", "n_steps"])
-def test_an_argument_out_of_range_is_named(name):
-    arguments = {"buffer_size": 10, "n_envs": 1, "n_steps": 1, name: 0}
-    with pytest.raises(ValueError, match=f"{name} must be a positive int, got 0"):
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [(name, 0, f"{name} must be a positive int, got 0") for name in ("buffer_size", "n_envs", "n_steps")]
+    + [("storage", "disk", "storage must be one of 'ram', 'memmap', got 'disk'")],
+)
+def test_an_argument_out_of_range_is_named(name, value, message):
+    arguments = {"buffer_size": 10, "n_envs": 1, name: value}
+    with pytest.raises(ValueError, match=message):
         ReplayBuffer(arguments.pop("buffer_size"), OBSERVATIONS["vector"], ACTION, **arguments)
 
 
@@ -206,17 +199,6 @@ def test_stock_algorithms_learn_the_very_same_on_it(make_model):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_stock_algorithms_save_and_load_it():
-    model = sac(replay_buffer_class=ReplayBuffer).learn(120)
-    file = io.BytesIO()
-    model.save_replay_buffer(file)
-    file.seek(0)
-    other = sac(replay_buffer_class=ReplayBuffer)
-    other.load_replay_buffer(file)
-    assert_same_samples(other.replay_buffer, model.replay_buffer)
-    other.learn(60)
-
-
 def test_optimize_memory_usage_means_what_it_means_in_sb3():
     settings = {"optimize_memory_usage": True, "handle_timeout_termination": False, "num_envs": 2}
     ours, theirs = (make(cls=cls, **settings) for cls in (ReplayBuffer, buffers.ReplayBuffer))
@@ -224,6 +206,7 @@ def test_optimize_memory_usage_means_what_it_means_in_sb3():
     for _ in range(45):
         history.fill(1, ours, theirs)
         assert_same_samples(ours, theirs)
+        assert_same_samples(ReplayBuffer.from_sb3(theirs), theirs)
     slices = ours.sample_slices(200, 3)
     newest = (ours.pos - 1) % ours.buffer_size
     assert (slices.indices // 2 != ours.pos).all()  # its observation was overwritten by the newest next observation
@@ -239,28 +222,6 @@ def test_optimize_memory_usage_means_what_it_means_in_sb3():
         make(optimize_memory_usage=True)
     with pytest.raises(ValueError, match="optimize_memory_usage must be False with n_steps above 1"):
         make(optimize_memory_usage=True, n_steps=3, handle_timeout_termination=False)
-
-
-def test_an_unknown_storage_is_named():
-    with pytest.raises(ValueError, match="storage must be one of 'ram', 'memmap', got 'disk'"):
-        make(storage="disk")
-
-
-# --- Under SB3's names ----------------------------------------------------------------------------------------------
-
-
-def test_what_a_buffer_holds_extends_another_as_sb3s():
-    """A timeout in an info may be an array of one number."""
-    given, history = make(num_envs=1), History(1, OBSERVATIONS["vector"], 0)
-    history.fill(given.buffer_size, given)
-    assert given.timeouts.any()
-    arrays = (given.observations, given.next_observations, given.actions, given.rewards, given.dones)
-    infos = [[{"TimeLimit.truncated": timeout}] for timeout in given.timeouts]
-    ours, theirs = make(num_envs=1), make(num_envs=1, cls=buffers.ReplayBuffer)
-    for each in (ours, theirs):
-        each.extend(*arrays, infos)
-    np.testing.assert_array_equal(ours.timeouts, given.timeouts)
-    assert_same_samples(ours, theirs)
 
 
 @with_n_steps
