@@ -1,8 +1,8 @@
 """The arrays of a replay buffer in memory-mapped files, which hold what the last `flush` has written.
 
 Rows are written into the files as they come, over the oldest ones. So before rows that the last flush counts as stored
-are overwritten, a mark on disk says how far this may go: when the folder is opened again, the rows up to it are
-dropped. The mark, and the state with the cursor, are replaced atomically.
+are overwritten, a number on disk says how many may be: when the folder is opened again, these rows are dropped. This
+number and the counts of the last flush are one file, which is replaced atomically.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ except ImportError:
     # Windows has no fcntl, so nothing prevents opening a folder twice there.
     fcntl = None  # type: ignore[assignment]
 
-STATE, MARK, LOCK = "state.json", "overwritten.json", "lock"
+STATE, LOCK = "state.json", "lock"
 # The content of a lock file, which identifies a folder in which a buffer was begun but never flushed.
 BEGUN = b"bridge.ReplayBuffer\n"
-# A mark exceeds what is needed by this fraction of the rows, which a kill may cost beyond the overwritten ones.
+# Rows are marked this fraction of all rows ahead of need; a kill may cost them beyond the overwritten ones.
 MARKED_SHARE = 64
 # Buffers that this process has open. A pickled buffer is a path, and may be loaded while the buffer is open here.
 _OPEN: weakref.WeakValueDictionary[Path, Rows] = weakref.WeakValueDictionary()
@@ -50,9 +50,10 @@ class Files:
         state = self._state()
         self._lock = _locked(self.path)
         self._maps: dict[Path, Any] = {}
-        # The number of the last flush, how many rows it has stored, how many were written since, and how far the mark
-        # goes.
-        self._flush = self._flushed_size = self._written = self._marked = 0
+        # What the last flush has counted, how many rows it has stored, how many were written since, and how many of the
+        # stored ones are marked as overwritten on disk.
+        self._counts: dict[str, Any] = {}
+        self._flushed_size = self._written = self._marked = 0
         try:
             for name in names:
                 vars(rows)[name] = self._in_files(name, vars(rows)[name], is_new=state is None)
@@ -92,12 +93,9 @@ class Files:
         if state is not None:
             for file in self.path.glob(".*.unfinished.json"):
                 file.unlink()  # of a process that was killed
-            self._flush, rows._added, rows._first = state["flush"], state["added"], state["first"]
-            rows.resets = tuple(state["resets"])
+            rows._added, rows.resets = state["added"], tuple(state["resets"])
+            rows._first = max(state["first"], rows._added - self._capacity + state["overwritten"])
             rows.pos, rows.full = rows._added % self._capacity, rows._added >= self._capacity
-            mark = json.loads((self.path / MARK).read_text()) if (self.path / MARK).exists() else {"flush": -1}
-            if mark["flush"] == self._flush:
-                rows._first = max(rows._first, rows._added - self._capacity + mark["rows"])
         self.flush(rows)  # so that marked rows are dropped for good
 
     def _state(self) -> Any:
@@ -132,8 +130,9 @@ class Files:
         self.require_open()
         self._written = needed = min(self._written + num, self._capacity)
         if needed > max(self._marked, self._capacity - self._flushed_size):
-            self._marked = min(needed + self._capacity // MARKED_SHARE, self._capacity)
-            self._replace(MARK, {"flush": self._flush, "rows": self._marked})
+            marked = min(needed + self._capacity // MARKED_SHARE, self._capacity)
+            self._write_state(self._counts, marked)
+            self._marked = marked
 
     def require_open(self) -> None:
         """Raise a ValueError if the folder was closed."""
@@ -146,9 +145,8 @@ class Files:
         for mapped in self._maps.values():
             mapped.flush()
         counts = {"added": rows.num_added(), "first": rows._first, "resets": rows.resets}
-        self._replace(STATE, counts | {"flush": self._flush + 1, "layout": self._layout})
-        self._flush += 1
-        self._flushed_size, self._written, self._marked = rows.stored()[1], 0, 0
+        self._write_state(counts, 0)
+        self._counts, self._flushed_size, self._written, self._marked = counts, rows.stored()[1], 0, 0
 
     def close(self, rows: Rows) -> None:
         """Flush, take the arrays from a buffer, and let other processes open the folder."""
@@ -176,9 +174,9 @@ class Files:
         del state["_files"]
         return _opened, (self.path, type(rows), state)
 
-    def _replace(self, name: str, content: Any) -> None:
-        with replacing(self.path / name) as file:
-            file.write_text(json.dumps(content))
+    def _write_state(self, counts: dict[str, Any], overwritten: int) -> None:
+        with replacing(self.path / STATE) as file:
+            file.write_text(json.dumps(counts | {"overwritten": overwritten, "layout": self._layout}))
         if hasattr(os, "O_DIRECTORY"):  # the file's name is on disk once its folder is
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             os.fsync(folder)

@@ -29,10 +29,10 @@ def trajectories(episodes: Episodes) -> Windows:
 
 
 def draw(episodes: Episodes, number: int, length: int, by: str, strict: bool, replace: bool) -> Windows:
-    """Sample windows of `length` slots from a ring that is not empty, with NumPy's global generator.
+    """Sample windows of `length` slots from an index that is not empty, with NumPy's global generator.
 
     Args:
-      ring, number, length: what to sample.
+      episodes, number, length: what to sample.
       by, replace: as in ReplayBuffer.sample_slices.
       strict: if False, a trajectory with fewer than `length` slots is a window too, the only one that it has.
 

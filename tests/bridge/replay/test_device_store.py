@@ -243,13 +243,6 @@ def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is
     assert buffer.size() == 1
 
 
-def test_a_buffer_is_as_it_was_if_what_it_lent_was_not_taken():
-    buffer, observation = ReplayBuffer(10, spaces.Box(-1, 1, (2,)), spaces.Discrete(2), device="cpu"), np.zeros((1, 2))
-    buffer.add(observation, observation, np.zeros(1), np.zeros(1), np.zeros(1, bool), [{}])
-    buffer.keep_on_device(buffer.to_device(4))
-    assert buffer.size() == 1
-
-
 @pytest.mark.parametrize("size", [12, 40])
 def test_a_program_has_what_was_written_by_hand(size):
     space = spaces.Box(-1000, 1000, (2,), np.float32)

@@ -49,7 +49,7 @@ def test_a_flush_that_does_not_come_to_its_end_leaves_the_last_one(tmp_path, mon
     expected, dones = buffer.next_observations[:30].copy(), buffer.dones[:30].copy()
     history.reset([0, 1])
     history.fill(9, buffer)
-    monkeypatch.setattr(Files, "_replace", full_disk)
+    monkeypatch.setattr(Files, "_write_state", full_disk)
     with pytest.raises(OSError, match="No space"):
         buffer.flush()
     del buffer

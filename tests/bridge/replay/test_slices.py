@@ -286,14 +286,6 @@ def test_a_reset_that_no_observation_shows_ends_slices(rows, longest):
         buffer.sample_slices(1, longest + 1)
 
 
-def test_observations_of_another_dtype_go_on_with_the_episode():
-    buffer = ReplayBuffer(20, OBSERVATIONS["vector"], ACTION, device="cpu")
-    numbers = np.random.default_rng(0).normal(size=(9, 1, 3))  # float64, stored as float32
-    for before, after in itertools.pairwise(numbers):
-        buffer.add(before, after, np.zeros((1, 2)), np.zeros(1), np.zeros(1, bool), [{}])
-    assert buffer.sample_slices(2, 8).mask.all()
-
-
 def test_dict_observations_and_images_are_sliced():
     space = OBSERVATIONS["dict"]
     buffer = ReplayBuffer(60, space, spaces.Discrete(3), device="cpu", n_envs=2)
