@@ -240,6 +240,8 @@ class Rows(buffers.ReplayBuffer):
     def to_device(self, num_steps: int, mesh: Mesh | None = None) -> Replay:
         """Return the rows as a store on the device, for a compiled function. Pass its result to `keep_on_device`.
 
+        Until then the buffer keeps the store itself, in case that the function raises an exception before it takes it.
+
         Args:
           num_steps: the most rows that are written before the next call.
           mesh: devices, each of which gets the rows of its environments.
@@ -261,7 +263,7 @@ class Rows(buffers.ReplayBuffer):
         """Return whether your code has set the counters or arrays while the rows are on the device."""
         return self._is_moved() or any(name in vars(self) for name in self.ARRAYS)
 
-    def keep_on_device(self, replay: Replay, num_new: int = 0, waiting: WaitingSteps | None = None) -> None:
+    def keep_on_device(self, replay: Replay, num_new: int = 0) -> None:
         """Keep the store that a compiled function returned; nothing is copied until an array is read on the host.
 
         If a compiled function was interrupted after it had taken the arrays, the buffer has lost its data: reading it
@@ -269,9 +271,8 @@ class Rows(buffers.ReplayBuffer):
 
         Args:
           num_new: how many rows the function has written, without steps that had waited.
-          waiting: steps that the store does not have yet.
         """
-        self._store, self._waiting = replay, waiting
+        self._store, self._waiting = replay, None
         self._count(num_new)
 
     def _count(self, num_new: int) -> None:

@@ -123,13 +123,8 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
     index = np.int32(algorithm._iteration - ahead.first)
     given = settings, rate, learner.settings(), state, venv, ahead.noise, index
     most = steps_together(algorithm)
-    # Last, because whatever fails from here on must return the store to the buffer.
     replay, waiting = here(buffer.to_device_with_steps(rows_to_come(algorithm), most))
-    try:
-        state, replay, metrics, is_ready = run(*given, replay, waiting.steps, np.int32(waiting.count))
-    except BaseException:
-        buffer.keep_on_device(replay, waiting=waiting)
-        raise
+    state, replay, metrics, is_ready = run(*given, replay, waiting.steps, np.int32(waiting.count))
     buffer.keep_on_device(replay)
     if not np.asarray(is_ready):
         return {}, 0
