@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+
+Observation = np.ndarray | dict[str, np.ndarray]
+Observations = ArrayLike | Mapping[str, ArrayLike]  # as users give them
 
 # The number of rows that are compared or copied at a time, so that temporary arrays stay small.
 ROWS_AT_ONCE = 65_536
 
 
-def leaves(tree: Any) -> tuple[Any, ...]:
+def leaves(tree: Observation) -> tuple[np.ndarray, ...]:
     """Return the arrays of an observation: a dict's values, or itself."""
     return tuple(tree.values()) if isinstance(tree, dict) else (tree,)
 
@@ -25,12 +29,12 @@ def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     return function(tree, *rest)
 
 
-def at(tree: Any, index: Any) -> Any:
+def at(tree: Observation, index: int | slice | np.ndarray) -> Any:
     """Return `leaf[index]` of each array of an observation."""
     return map_leaves(lambda leaf: leaf[index], tree)
 
 
-def write(tree: Any, index: Any, values: Any) -> None:
+def write(tree: Observation, index: slice, values: Observation) -> None:
     """Set `leaf[index]` of each array of an observation."""
     map_leaves(lambda leaf, value: leaf.__setitem__(index, value), tree, values)
 
@@ -41,9 +45,9 @@ def take(array: np.ndarray, slots: np.ndarray) -> np.ndarray:
     return array.reshape(-1, *array.shape[2:]).take(slots, 0, None, "wrap")
 
 
-def differs(one: Any, other: Any) -> np.ndarray:
+def differs(one: Observation, other: Observation) -> np.ndarray:
     """Return where observations (rows, n_envs, ...) differ in a bit, (rows, n_envs)."""
-    found: Any = False
+    found: np.ndarray | bool = False
     for left, right in zip(leaves(one), leaves(map_leaves(lambda _, same: same, one, other)), strict=True):
         bits = f"u{left.itemsize}"
         unequal = np.ascontiguousarray(left).view(bits) != np.ascontiguousarray(right).view(bits)
@@ -65,14 +69,14 @@ def pieces(first: int, count: int, capacity: int) -> Iterator[tuple[slice, slice
         done += num
 
 
-def as_numpy(array: Any) -> np.ndarray:
+def as_numpy(array: ArrayLike) -> np.ndarray:
     """Return a torch tensor, JAX array or NumPy array as a NumPy array, without a copy if its memory is on the host."""
     if isinstance(array, torch.Tensor):
         return array.detach().cpu().numpy()
     return np.asarray(array)
 
 
-def shaped(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+def shaped(name: str, value: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
     """Return an argument in the expected shape; axes of length one may be missing or added, as in SB3."""
     array = as_numpy(value)
     if math.prod(array.shape) != math.prod(shape):
@@ -80,7 +84,7 @@ def shaped(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array.reshape(shape)
 
 
-def shaped_observation(name: str, observation: Any, lead: tuple[int, ...], shape: Any) -> Any:
+def shaped_observation(name: str, observation: Any, lead: tuple[int, ...], shape: Any) -> Observation:
     """Return an observation in the expected shape, (*lead, *shape), where `shape` is a dict for Dict observations."""
     if not isinstance(shape, dict):
         return shaped(name, observation, (*lead, *shape))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from stable_baselines3.common import buffers
 
 from bridge.replay import columns
@@ -94,13 +95,13 @@ class OfflineData(Rows):
     def from_arrays(
         cls,
         observations: Any,
-        actions: Any,
-        rewards: Any,
+        actions: ArrayLike,
+        rewards: ArrayLike,
         observation_space: Space,
         action_space: Space,
-        ends: Any = None,
+        ends: ArrayLike | None = None,
         trajectory_ids: Any = None,
-        terminated: Any = None,
+        terminated: ArrayLike | None = None,
         next_observations: Any = None,
         buffer_size: int | None = None,
         **settings: Any,
@@ -123,6 +124,7 @@ class OfflineData(Rows):
         Raises:
           ValueError: arrays do not belong together, or not exactly one of `ends` and `trajectory_ids` is given.
         """
+        rewards = as_numpy(rewards)
         steps = len(rewards)
         if (ends is None) == (trajectory_ids is None):
             raise ValueError("Pass either ends or trajectory_ids, and not both.")
@@ -151,7 +153,7 @@ class OfflineData(Rows):
         buffer.add_rollout(
             columns.at(observations, kept),
             as_numpy(actions)[kept],
-            as_numpy(rewards)[kept],
+            rewards[kept],
             terminal[kept],
             (ended & ~terminal)[kept],
             columns.at(next_observations, kept),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import ArrayLike
 from stable_baselines3.common import buffers
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
@@ -346,7 +347,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         weights = self._tensor(importance_weights(likely, self.beta))
         return PrioritizedSamples(**found, weights=weights, indices=self._tensor(slots))
 
-    def update_priorities(self, indices: Any, priorities: Any) -> None:
+    def update_priorities(self, indices: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of transitions, such as the absolute values of their temporal-difference errors.
 
         Args:

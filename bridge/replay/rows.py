@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from numpy.typing import ArrayLike
 from stable_baselines3.common import buffers
 
 from bridge.replay import columns, device_store
-from bridge.replay.columns import shaped, shaped_observation
+from bridge.replay.columns import Observations, as_numpy, shaped, shaped_observation
 from bridge.replay.waiting_steps import WaitingSteps
 from jaxenvs.learn import Replay
 
@@ -65,12 +66,12 @@ class Rows(buffers.ReplayBuffer):
 
     def add_rollout(
         self,
-        observations: Any,
-        actions: Any,
-        rewards: Any,
-        terminated: Any,
-        truncated: Any,
-        final_observations: Any,
+        observations: Observations,
+        actions: ArrayLike,
+        rewards: ArrayLike,
+        terminated: ArrayLike,
+        truncated: ArrayLike,
+        final_observations: Observations,
     ) -> None:
         """Store a whole rollout of all environments at once.
 
@@ -85,13 +86,13 @@ class Rows(buffers.ReplayBuffer):
         Raises:
           ValueError: an argument has another shape. Nothing changed.
         """
-        steps = len(rewards)
-        if not steps:
+        reward = as_numpy(rewards)
+        if not (steps := len(reward)):
             return
         lead = (steps, self.n_envs)
         before = shaped_observation("observations", observations, lead, self.obs_shape)
         action = shaped("actions", actions, (*lead, self.action_dim))
-        reward = shaped("rewards", rewards, lead)
+        reward = shaped("rewards", reward, lead)
         is_terminal = shaped("terminated", terminated, lead).astype(bool)
         timeout = shaped("truncated", truncated, lead).astype(bool) & ~is_terminal
         final = shaped_observation("final_observations", final_observations, lead, self.obs_shape)
