@@ -140,18 +140,7 @@ def test_a_folder_written_with_keys_in_another_order_is_read_by_name(tmp_path):
     np.testing.assert_allclose(second.next_observations["a"][0], after["a"])
 
 
-# --- Short episodes -------------------------------------------------------------------------------------------------
-
-
-def test_episodes_of_one_step_lose_no_transition():
-    model, sizes = make(env=make_env(length=1), learning_rate=1e-2), []
-    for _ in range(3):
-        model.learn(80, reset_num_timesteps=False)
-        sizes.append(model.replay_buffer.size())
-    assert sizes == [40, 80, 100]
-    buffer = model.replay_buffer
-    assert buffer.full
-    np.testing.assert_array_equal(buffer.next_observations[..., 0], buffer.observations[..., 0] + 1)
+# --- Resets ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_reset_by_hand_moves_no_row_and_ends_slices():
