@@ -96,7 +96,8 @@ def to_host(replay: Replay, rows: buffers.ReplayBuffer) -> dict[str, Any]:
     def moved(leaf: jax.Array, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Return the array of SB3's; each array of the store is freed as soon as it was copied."""
         shape = rows.buffer_size, rows.n_envs, *shape
-        if leaf.dtype == dtype and len(leaf) == shape[0] and _is_on_cpu(leaf):
+        is_on_a_cpu = [each.platform for each in leaf.devices()] == ["cpu"]
+        if leaf.dtype == dtype and len(leaf) == shape[0] and is_on_a_cpu:
             return np.asarray(_Memory(leaf, shape))
         array = np.zeros(shape, dtype)
         array[:num_rows] = np.asarray(leaf).reshape(-1, *shape[1:])[:num_rows]
@@ -128,11 +129,6 @@ class _Memory:
         self.array = array.block_until_ready()
         pointer = array.unsafe_buffer_pointer(), False
         self.__array_interface__ = {"version": 3, "data": pointer, "shape": shape, "typestr": array.dtype.str}
-
-
-def _is_on_cpu(array: jax.Array) -> bool:
-    devices: Any = array.devices()
-    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
 
 
 def _put(arrays: dict[Any, Any], name: Any, shape: tuple[int, ...], dtype: Any = None) -> jax.Array:

@@ -158,7 +158,7 @@ def _stretches(runs: list[Run]) -> tuple[np.ndarray, np.ndarray, np.ndarray | No
     newest = newest[:, begun]
     means = np.take_along_axis(returns, newest, axis=1) / np.take_along_axis(episodes, newest, axis=1)
     low = high = None
-    if len(runs) == 1 and runs[0].is_of_episodes:
+    if len(runs) == 1 and (runs[0].episodes == 1).all():
         within = [runs[0].returns[places[0] == number] for number in newest[0]]
         low, high = np.transpose([np.percentile(each, [10, 90]) for each in within])
     return ((edges[:-1] + edges[1:]) / 2)[begun], means, low, high

@@ -35,11 +35,6 @@ class Run:
     returns: np.ndarray
     episodes: np.ndarray
 
-    @property
-    def is_of_episodes(self) -> bool:
-        """True if each row is one episode."""
-        return bool((self.episodes == 1).all())
-
 
 def read(source: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
     """Return the trainings of a source of `plot_results`, with its `num_timesteps` and `x_axis`: one, or several seeds.
