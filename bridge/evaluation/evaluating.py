@@ -130,7 +130,7 @@ def _num_envs(n_episodes: int, max_envs: int, venv: VectorEnv) -> int:
     return num_envs + -num_envs % venv.num_agents if isinstance(venv, Agents) else num_envs
 
 
-def _policy_of(model: Any) -> Any:
+def _policy_of(model: object) -> BasePolicy:
     policy = model.policy if isinstance(model, BaseAlgorithm) else model
     if not isinstance(policy, BasePolicy):
         raise TypeError(f"model must be an SB3 algorithm or a policy of one, got a {type(model).__name__}.")
@@ -225,7 +225,7 @@ def _shapes(space: Space) -> Any:
     return {name: _shapes(part) for name, part in space.items()} if isinstance(space, spaces.Dict) else space.shape
 
 
-def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
+def _is_on_host(env: object) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
     return isinstance(env, gymnasium.Env) or (isinstance(env, VecEnv) and not isinstance(env.unwrapped, JaxVecEnv))
 
 

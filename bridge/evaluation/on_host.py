@@ -11,6 +11,7 @@ import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, is_vecenv_wrapped, unwrap_vec_wrapper
 
 from bridge.contrib import is_maskable
@@ -18,7 +19,7 @@ from jaxenvs import Evaluation
 
 
 def evaluate_on_host(
-    model: Any,
+    model: BaseAlgorithm | BasePolicy,
     env: gymnasium.Env[Any, Any] | VecEnv,
     n_episodes: int,
     deterministic: bool,
@@ -56,7 +57,7 @@ def evaluate_on_host(
     return Evaluation(np.array(returns, float), np.array(lengths, int), ~cut, cut)
 
 
-def _evaluate_policy_of(model: Any) -> Any:
+def _evaluate_policy_of(model: BaseAlgorithm | BasePolicy) -> Any:
     """Return SB3's evaluate_policy, or sb3-contrib's, which asks environments for the legal actions."""
     if not is_maskable(model.policy if isinstance(model, BaseAlgorithm) else model):
         return evaluate_policy
@@ -65,14 +66,14 @@ def _evaluate_policy_of(model: Any) -> Any:
     return evaluate_maskable_policy
 
 
-def missing_statistics(model: Any, env: VecEnv) -> VecNormalize | None:
+def missing_statistics(model: BaseAlgorithm | BasePolicy, env: VecEnv) -> VecNormalize | None:
     """Return the VecNormalize in which a model trains, if it normalizes observations and `env` is not in one."""
     trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
     is_missing = trained_in is not None and trained_in.norm_obs and not is_vecenv_wrapped(env, VecNormalize)
     return trained_in if is_missing else None
 
 
-def warn_without_statistics(model: Any, env: VecEnv, stacklevel: int) -> None:
+def warn_without_statistics(model: BaseAlgorithm | BasePolicy, env: VecEnv, stacklevel: int) -> None:
     """Warn if a model of ours was trained on normalized observations, and `env` does not normalize them."""
     if getattr(model, "normalized_observations", False) and not is_vecenv_wrapped(env, VecNormalize):
         warnings.warn(

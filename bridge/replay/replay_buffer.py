@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, SupportsIndex
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import ArrayLike
 from stable_baselines3.common import buffers
-from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples, TensorDict
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge.replay import columns, files, slices, windows
@@ -33,9 +33,9 @@ class PrioritizedSamples(NamedTuple):
       indices: (batch_size,), for `update_priorities`.
     """
 
-    observations: Any
+    observations: torch.Tensor | TensorDict
     actions: torch.Tensor
-    next_observations: Any
+    next_observations: torch.Tensor | TensorDict
     dones: torch.Tensor
     rewards: torch.Tensor
     weights: torch.Tensor
@@ -51,7 +51,7 @@ class ReplayBuffer(OfflineData):
     episodes for sequence models, or to load offline data (`from_episodes`, `from_arrays`, `from_minari`, `from_sb3`).
     """
 
-    saved_as: ClassVar[Any] = buffers.ReplayBuffer
+    saved_as: ClassVar[type[buffers.ReplayBuffer] | None] = buffers.ReplayBuffer
     _files: files.Files | None = None
     _episodes: Episodes | None = None
 
@@ -200,7 +200,7 @@ class ReplayBuffer(OfflineData):
         return following, np.minimum(to_end, to_newest)
 
     @property
-    def _tensor(self) -> Callable[[Any], Any]:
+    def _tensor(self) -> Callable[[np.ndarray], torch.Tensor]:
         """Function that makes a tensor on `device` of an array without other references, whose memory it may share."""
         if self.device.type == "cpu":
             return torch.from_numpy
@@ -251,7 +251,7 @@ class ReplayBuffer(OfflineData):
 
     def _draw_windows(
         self, episodes: Episodes, num_slices: int, slice_len: int, by: str, strict_length: bool, replace: bool
-    ) -> tuple[windows.Windows, Any]:
+    ) -> tuple[windows.Windows, torch.Tensor | None]:
         """Return windows, and their importance weights or None."""
         return windows.draw(episodes, num_slices, slice_len, by, strict_length, replace), None
 
@@ -277,7 +277,7 @@ class ReplayBuffer(OfflineData):
     def _forget(self) -> None:
         self._episodes = None
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         # Only the folder of the files is pickled, because they may hold more than memory.
         return super().__reduce_ex__(protocol) if self._files is None else self._files.reduced(self)
 
@@ -363,7 +363,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _draw_windows(
         self, episodes: Episodes, num_slices: int, slice_len: int, by: str, strict_length: bool, replace: bool
-    ) -> tuple[windows.Windows, Any]:
+    ) -> tuple[windows.Windows, torch.Tensor]:
         """Sample in proportion to the sums of the priorities of a window's steps."""
         if by != "window" or not strict_length:
             raise ValueError("With priorities, sample_slices needs by='window' and strict_length=True.")

@@ -27,7 +27,7 @@ class Rows(buffers.ReplayBuffer):
 
     # SB3's class whose arrays these are, and the one as which `save_replay_buffer` pickles the buffer, if there is one.
     _sb3s: Any = buffers.ReplayBuffer
-    saved_as: ClassVar[Any] = None
+    saved_as: ClassVar[type[buffers.ReplayBuffer] | None] = None
     # The Files of a ReplayBuffer whose arrays are in files.
     _files: Any = None
     ARRAYS: ClassVar[tuple[str, ...]] = (

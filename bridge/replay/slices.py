@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from stable_baselines3.common.type_aliases import TensorDict
+from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge.replay import columns
 from bridge.replay.columns import leaves, map_leaves
@@ -37,10 +39,10 @@ class SliceSamples(NamedTuple):
       weights: (num_slices, 1), importance weights; None without priorities.
     """
 
-    observations: Any
+    observations: torch.Tensor | TensorDict
     actions: torch.Tensor
     rewards: torch.Tensor
-    next_observations: Any
+    next_observations: torch.Tensor | TensorDict
     terminated: torch.Tensor
     truncated: torch.Tensor
     mask: torch.Tensor
@@ -50,7 +52,13 @@ class SliceSamples(NamedTuple):
 
 
 def gather(
-    rows: Any, episodes: Episodes, drawn: Windows, slice_len: int, burn_in: int, env: Any, weights: Any
+    rows: Any,
+    episodes: Episodes,
+    drawn: Windows,
+    slice_len: int,
+    burn_in: int,
+    env: VecNormalize | None,
+    weights: torch.Tensor | None,
 ) -> SliceSamples:
     """Return the steps in windows of at most `slice_len` slots of a ReplayBuffer as SliceSamples.
 

@@ -27,7 +27,7 @@ class WaitingSteps:
     def __init__(self, replay: Replay, most: int) -> None:
         """Allocate memory for `most` steps of the environments of a store."""
 
-        def zeros(leaf: Any) -> np.ndarray:
+        def zeros(leaf: jax.Array) -> np.ndarray:
             return np.zeros((most, *leaf.shape[1:]), leaf.dtype)
 
         names = ("observation", "action", "reward", "terminated", "truncated", "next_observation")

@@ -97,7 +97,7 @@ def bootstrap(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def _named(dirs: Any) -> Mapping[str, Any]:
+def _named(dirs: object) -> Mapping[str, object]:
     """Return curves by name; a single curve needs no name."""
     named = dirs if isinstance(dirs, Mapping) and not is_metrics(dirs) else {"": dirs}
     if not named:
@@ -105,7 +105,7 @@ def _named(dirs: Any) -> Mapping[str, Any]:
     return named
 
 
-def _runs(sources: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
+def _runs(sources: object, num_timesteps: int | None, x_axis: str) -> list[Run]:
     sources = sources if isinstance(sources, list | tuple) else [sources]
     if not sources:
         raise ValueError("dirs must hold at least one training, got none.")

@@ -36,7 +36,7 @@ class Run:
     episodes: np.ndarray
 
 
-def read(source: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
+def read(source: object, num_timesteps: int | None, x_axis: str) -> list[Run]:
     """Return the trainings of a source of `plot_results`, with its `num_timesteps` and `x_axis`: one, or several seeds.
 
     A source is a folder, metrics of a compiled training, or an object with such `metrics`.
@@ -60,7 +60,7 @@ def read_episodes(path: Path) -> list[tuple[int, float]]:
         return [(int(row["timesteps"]), float(row["return"])) for row in csv.DictReader(file)]
 
 
-def is_metrics(source: Any) -> bool:
+def is_metrics(source: object) -> bool:
     """Return whether a source is a mapping of metrics, rather than one from names to curves."""
     return isinstance(source, Mapping) and "episode_return" in source
 

@@ -167,7 +167,7 @@ class _Takes:
         return list(found)
 
 
-def _stage(model: BaseAlgorithm, env: Any) -> tuple[VecEnv, bool]:
+def _stage(model: BaseAlgorithm, env: object) -> tuple[VecEnv, bool]:
     """Return the environment to record as a VecEnv, and whether it is a new one, in a RenderCollection.
 
     Other VecEnvs reset themselves before the picture of an episode's last state can be taken.

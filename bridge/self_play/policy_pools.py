@@ -24,6 +24,7 @@ from jaxenvs.compilation import compiler_options
 from jaxenvs.wrappers import Opponents, SelfPlay
 from jaxenvs.wrappers.multi_agent.self_play import num_players_of
 
+Member = dict[str, np.ndarray] | None  # parameters by name; None moves at random
 SELF, RANDOM = "self", "random"
 # Games that are longer count as draws, as games that never end would.
 MOST_MOVES = 10_000
@@ -47,7 +48,7 @@ class PolicyLogits:
         return logits
 
 
-def logits_and_parameters(player: Any) -> tuple[PolicyLogits, dict[str, np.ndarray]]:
+def logits_and_parameters(player: object) -> tuple[PolicyLogits, dict[str, np.ndarray]]:
     """Return the function of a player's logits, and the player's parameters by name.
 
     Args:
@@ -69,7 +70,7 @@ def logits_and_parameters(player: Any) -> tuple[PolicyLogits, dict[str, np.ndarr
     return PolicyLogits(network), parameters_of(policy, network)
 
 
-def parameters_of(policy: Any, network: ExportedPolicy) -> dict[str, np.ndarray]:
+def parameters_of(policy: BasePolicy, network: ExportedPolicy) -> dict[str, np.ndarray]:
     """Return the parameters of a policy by name, on the host."""
     return network.module.read(acting_tensors(policy, network))
 
@@ -100,7 +101,7 @@ def load_policy(path: str | os.PathLike[str]) -> BasePolicy:
     return loaded
 
 
-def pools_of(players: Sequence[Any]) -> tuple[list[Opponents], list[tuple[int, int]]]:
+def pools_of(players: Sequence[object]) -> tuple[list[Opponents], list[tuple[int, int]]]:
     """Return one pool for each architecture among some players, and which member of which pool each player is.
 
     Args:
@@ -110,7 +111,7 @@ def pools_of(players: Sequence[Any]) -> tuple[list[Opponents], list[tuple[int, i
     policies = list(dict.fromkeys(each[0] for each in found if each is not None))
     if not policies:
         return [Opponents.random()], [(0, 0)] * len(found)
-    members: list[list[Any]] = [[] for _ in policies]
+    members: list[list[Member]] = [[] for _ in policies]
     places = []
     for each in found:
         pool = 0 if each is None else policies.index(each[0])
@@ -119,15 +120,15 @@ def pools_of(players: Sequence[Any]) -> tuple[list[Opponents], list[tuple[int, i
     return [pool_of(policy, each) for policy, each in zip(policies, members, strict=True)], places
 
 
-def pool_of(policy: PolicyLogits, members: Sequence[dict[str, np.ndarray] | None], weights: Any = None) -> Opponents:
-    """Return the pool of members of one architecture: their parameters, or None for one that moves at random."""
+def pool_of(policy: PolicyLogits, members: Sequence[Member], weights: np.ndarray | None = None) -> Opponents:
+    """Return the pool of members of one architecture."""
     network = policy.network.module
     zeros = {name: np.zeros(shape, np.float32) for name, shape in network.inputs}
     given = [zeros if each is None else each for each in members]
     return Opponents.of(policy, given, weights, [each is None for each in members])
 
 
-def with_opponent(env: Environment[Any], opponent: Any) -> Environment[Any]:
+def with_opponent(env: Environment[Any], opponent: object) -> Environment[Any]:
     """Return a game as an environment of one player, and any other environment unchanged.
 
     Args:

@@ -9,7 +9,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from bridge.errors import NotCompilable
-from bridge.self_play.policy_pools import logits_and_parameters, parameters_of, play, pool_of
+from bridge.self_play.policy_pools import Member, logits_and_parameters, parameters_of, play, pool_of
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs.arguments import boolean, number, positive_int
 from jaxenvs.wrappers import Opponents, SelfPlay
@@ -34,7 +34,7 @@ class League:
       pool_size: the number of places of the pool, some of which may be empty.
     """
 
-    members: list[dict[str, np.ndarray] | None] = dataclasses.field(default_factory=lambda: [None])
+    members: list[Member] = dataclasses.field(default_factory=lambda: [None])
     numbers: list[int] = dataclasses.field(default_factory=lambda: [0])
     num_copies: int = 0
     last_timesteps: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,7 +109,7 @@ def _name(player: Any) -> str:
 
 def _games(
     env: Environment[Any], pools: list[Opponents], places: list[tuple[int, int]], n_games: int, seed: int
-) -> Any:
+) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
     """Yield each pair of players and the returns of its first player, from one call for every two architectures."""
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for i, j in itertools.combinations(range(len(places)), 2):
