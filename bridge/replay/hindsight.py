@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from bridge.replay import columns
-from bridge.replay.rows import Rows
+from bridge.replay.rows import Array, Rows
 from jaxenvs.learn import Hindsight, Replay
 from jaxenvs.learn.off_policy.store.episode_index import Episodes
 
@@ -36,7 +36,9 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
     """
 
     _sb3s = saved_as = SB3sHerReplayBuffer
-    ARRAYS: ClassVar[tuple[str, ...]] = (*Rows.ARRAYS, "ep_start", "ep_length", "_current_ep_start")
+    ep_start = Array()
+    ep_length = Array()
+    _current_ep_start = Array()
 
     @property
     def hindsight(self) -> Hindsight:

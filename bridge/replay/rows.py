@@ -17,6 +17,28 @@ from bridge.replay.waiting_steps import WaitingSteps
 from jaxenvs.learn import Replay
 
 
+class Array:
+    """Array of a replay buffer that the object itself lacks, because the rows are on the device, or files are closed.
+
+    Reading it moves all rows to the host. Python prefers an attribute of the object, so an array there costs nothing; a
+    `__getattr__` would make `add` a tenth slower.
+    """
+
+    def __set_name__(self, owner: type[Rows], name: str) -> None:
+        self.name = name
+        owner.ARRAYS = (*owner.ARRAYS, name)
+
+    def __get__(self, rows: Rows | None, owner: type[Rows]) -> Any:
+        if rows is None:
+            return None
+        if rows._files is not None:
+            rows._files.require_open()
+        if not rows.is_on_device:
+            raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}")
+        rows.to_host()
+        return vars(rows)[self.name]
+
+
 class Rows(buffers.ReplayBuffer):
     """Base class of our replay buffers: SB3's arrays, which compiled functions can take to the device.
 
@@ -30,9 +52,13 @@ class Rows(buffers.ReplayBuffer):
     saved_as: ClassVar[type[buffers.ReplayBuffer] | None] = None
     # The Files of a ReplayBuffer whose arrays are in files.
     _files: Any = None
-    ARRAYS: ClassVar[tuple[str, ...]] = (
-        "observations", "next_observations", "actions", "rewards", "dones", "timeouts",
-    )  # fmt: skip
+    ARRAYS: ClassVar[tuple[str, ...]] = ()
+    observations = Array()
+    next_observations = Array()
+    actions = Array()
+    rewards = Array()
+    dones = Array()
+    timeouts = Array()
 
     # Rows ever written, as `num_added` says, and the numbers of the rows before which the environments were reset by
     # hand.
@@ -44,16 +70,6 @@ class Rows(buffers.ReplayBuffer):
     _store: Replay | None = None
     _mesh: Mesh | None = None
     _waiting: WaitingSteps | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        # Python calls this only while the object has no attribute of the name, so an array on the host costs nothing.
-        if name in self.ARRAYS:
-            if self._files is not None:
-                self._files.require_open()
-            if self.is_on_device:
-                self.to_host()
-                return vars(self)[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # --- Storing --------------------------------------------------------------------------------------------------
 
