@@ -12,7 +12,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bridge.results.reading import METRICS
-from bridge.seeds.larger_store import in_larger_store
 from bridge.seeds.model_training import Model, parameters_of, take_over, training_of
 from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.compilation import compiler_options
@@ -30,6 +29,7 @@ MOST_ITERATIONS_PER_ROW = 64
 # Fewer iterations per row, so that all rows are equal, would make compiled functions too short. The last row is then
 # compiled separately.
 FEWEST_ITERATIONS_PER_ROW = 16
+REPLAY = ".replay"  # prefix of the names of a store's arrays
 KEPT = ("timesteps", "episodes", "episode_return", "iteration_episode_return", "epochs")  # of the metrics
 
 Metrics = dict[str, np.ndarray]
@@ -206,3 +206,28 @@ def iterations_in_a_row(training: Training, left: int) -> int:
     most = min(MOST_ITERATIONS_PER_ROW, left)
     fewest = min(FEWEST_ITERATIONS_PER_ROW, most)
     return next((count for count in range(most, fewest - 1, -1) if left % count == 0), most)
+
+
+def in_larger_store(like: Any, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of a training state with replay stores as large as in `like`, for each seed.
+
+    So a training can resume with a larger budget.
+
+        rows:  [r0 r1 r2 r3]   ->   [r0 r1 r2 r3 .  .  .  .]      position: behind r3
+
+    Args:
+      like: the state's shapes. An on-policy training has no store, so its arrays are returned unchanged.
+      arrays: by name, of the checkpoint.
+    """
+    replay, grown = getattr(like, "replay", None), dict(arrays)
+    if replay is None or (rows := grown[f"{REPLAY}.reward"].shape[1]) == replay.reward.shape[1]:
+        return grown
+    # The store was large enough for the budget, so if it was full, it had just become full.
+    was_full = (grown[f"{REPLAY}.position"] == 0) & (grown[".iteration"] > 0)
+    grown[f"{REPLAY}.position"] = np.where(was_full, np.int32(rows), grown[f"{REPLAY}.position"])
+    if (begin := grown.get(f"{REPLAY}.episodes.begin")) is not None:
+        grown[f"{REPLAY}.episodes.begin"] = np.where(was_full[:, None] & (begin == 0), np.int32(rows), begin)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(replay):
+        name = f"{REPLAY}{jax.tree_util.keystr(path)}"
+        grown[name] = np.pad(grown[name], [(0, new - each) for new, each in zip(leaf.shape, grown[name].shape)])
+    return grown

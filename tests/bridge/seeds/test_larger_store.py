@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bridge.seeds.larger_store import in_larger_store
+from bridge.seeds.seed_sweep import in_larger_store
 from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.learn import Replay
 
