@@ -18,7 +18,7 @@ from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout
 from bridge.engine.runtime import to_host
 from bridge.observations import map_parts
-from bridge.replay.replay_buffer import PrioritizedSamples
+from bridge.replay.priorities import PrioritizedSamples
 from bridge.sb3 import Space
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import bound, cached_by_device

@@ -1,46 +1,26 @@
-"""ReplayBuffer and PrioritizedReplayBuffer: SB3's replay buffers, with slices, priorities, files and offline data."""
+"""ReplayBuffer: SB3's replay buffers, with slices, files and offline data."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self, SupportsIndex
+from typing import Any, ClassVar, Self, SupportsIndex
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from numpy.typing import ArrayLike
 from stable_baselines3.common import buffers
-from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples, TensorDict
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge.replay import columns, files, slices, windows
 from bridge.replay.columns import map_leaves
 from bridge.replay.episode_index import Episodes
 from bridge.replay.offline import OfflineData
-from bridge.replay.priorities import Priorities, importance_weights
 from bridge.replay.slices import SliceSamples
 from bridge.sb3 import NStepReplayBuffer as SB3sNStepReplayBuffer
 from bridge.sb3 import Space
 from jaxenvs import arguments
-
-
-class PrioritizedSamples(NamedTuple):
-    """Samples with the fields of SB3's, for either kind of observations, and weights and indices.
-
-    Attributes:
-      weights: (batch_size, 1), importance weights, the greatest of which is 1.
-      indices: (batch_size,), for `update_priorities`.
-    """
-
-    observations: torch.Tensor | TensorDict
-    actions: torch.Tensor
-    next_observations: torch.Tensor | TensorDict
-    dones: torch.Tensor
-    rewards: torch.Tensor
-    weights: torch.Tensor
-    indices: torch.Tensor
-    discounts: torch.Tensor | None = None
 
 
 class ReplayBuffer(OfflineData):
@@ -292,84 +272,3 @@ class NStepReplayBuffer(ReplayBuffer, SB3sNStepReplayBuffer or buffers.ReplayBuf
     """ReplayBuffer of n-step returns, which `isinstance` finds to be SB3's NStepReplayBuffer."""
 
     saved_as = SB3sNStepReplayBuffer
-
-
-class PrioritizedReplayBuffer(ReplayBuffer):
-    """Replay buffer that samples in proportion to priorities (Schaul et al. 2016, https://arxiv.org/abs/1511.05952).
-
-    Use it to sample transitions with large temporal-difference errors more often. DQN, SAC, TD3 and DDPG weigh its
-    samples, and set priorities to the errors that they compute. Its data may be in files; priorities are in memory.
-    """
-
-    saved_as = None
-
-    def __init__(self, *args: Any, alpha: float = 0.6, beta: float = 0.4, **kwargs: Any) -> None:
-        """Allocate the arrays, or open the files, and start with equal priorities.
-
-        Args:
-          args, kwargs: the arguments of ReplayBuffer.
-          alpha: samples are drawn in proportion to priority ** alpha. New transitions have the greatest priority so
-            far, and `update_priorities` sets other ones.
-          beta: the exponent of importance weights, an attribute that may be changed during training.
-        """
-        if not alpha >= 0:
-            raise ValueError(f"alpha must be at least 0, got {alpha!r}.")
-        self.alpha, self.beta = alpha, beta
-        super().__init__(*args, **kwargs)
-        self._priorities = Priorities(self, alpha)
-
-    @property
-    def priorities(self) -> Priorities:
-        """The priorities of all transitions, including those added since the last draw."""
-        self._priorities.mark_written(self)
-        return self._priorities
-
-    def why_not_on_device(self) -> str | None:
-        """Return why the data cannot move to the device for compiled functions."""
-        return "it has priorities"
-
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """Sample transitions in proportion to their priorities, with replacement.
-
-        Args:
-          batch_size: the number of transitions.
-          env: normalizes observations and rewards.
-
-        Returns:
-          PrioritizedSamples: SB3's samples with `weights` and `indices`.
-
-        Raises:
-          ValueError: nothing is stored, or all priorities are 0.
-        """
-        self._require_stored("sample")
-        slots, likely = self.priorities.draw(batch_size)
-        found = self._transitions(slots, env)._asdict()
-        weights = self._tensor(importance_weights(likely, self.beta))
-        return PrioritizedSamples(**found, weights=weights, indices=self._tensor(slots))
-
-    def update_priorities(self, indices: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of transitions, such as the absolute values of their temporal-difference errors.
-
-        Args:
-          indices: the `indices` of samples. If a transition was overwritten since, the new one at its place is meant.
-            Ignored are -1, where a slice has no step, and what is not stored any more, as after a `reset`.
-          priorities: an array of the same shape, 0 or more.
-
-        Raises:
-          ValueError: a priority or an index is out of its range. Nothing changed.
-        """
-        new = columns.as_numpy(priorities).astype(np.float64)
-        self.priorities.update(self, columns.as_numpy(indices), new)
-
-    def _draw_windows(
-        self, episodes: Episodes, num_slices: int, slice_len: int, by: str, strict_length: bool, replace: bool
-    ) -> tuple[windows.Windows, torch.Tensor]:
-        """Sample in proportion to the sums of the priorities of a window's steps."""
-        if by != "window" or not strict_length:
-            raise ValueError("With priorities, sample_slices needs by='window' and strict_length=True.")
-        drawn, likely = self.priorities.draw_windows(episodes, num_slices, slice_len, replace)
-        return drawn, self._tensor(importance_weights(likely, self.beta))
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._priorities = Priorities(self, self.alpha)

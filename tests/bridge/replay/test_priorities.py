@@ -140,10 +140,10 @@ def test_slices_of_which_draws_find_none_are_found():
 )
 def test_an_update_out_of_range_raises_and_changes_nothing(indices, priorities, message):
     buffer = make()
-    before = buffer.priorities.tree.leaves.copy()
+    before = buffer.priorities.leaves.copy()
     with pytest.raises(ValueError, match=message):
         buffer.update_priorities(indices, priorities)
-    np.testing.assert_array_equal(buffer.priorities.tree.leaves, before)
+    np.testing.assert_array_equal(buffer.priorities.leaves, before)
 
 
 def test_what_does_not_go_with_priorities_says_so():
@@ -160,9 +160,9 @@ def test_what_does_not_go_with_priorities_says_so():
 def test_a_reset_and_a_pickle_keep_priorities_in_step(tmp_path):
     buffer = make()
     buffer.update_priorities(slots_of(buffer), torch.arange(32.0))
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(buffer)).priorities.tree.leaves, np.arange(32.0))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(buffer)).priorities.leaves, np.arange(32.0))
     buffer.reset()
-    assert buffer.priorities.tree.total == 0
+    assert buffer.priorities.total == 0
     filed = make(rows=5, storage="memmap", path=tmp_path)
     filed.close()
     filed = make(rows=1, storage="memmap", path=tmp_path)
@@ -184,10 +184,10 @@ def test_columns_of_a_slice_without_a_step_change_no_priority():
     slices = buffer.sample_slices(8, 3, burn_in=2)
     assert not slices.mask.all()
     assert (slices.indices[~slices.mask] == -1).all()
-    before = buffer.priorities.tree.leaves.copy()
+    before = buffer.priorities.leaves.copy()
     buffer.update_priorities(slices.indices, torch.where(slices.mask, 1.0, 77.0))
-    np.testing.assert_array_equal(buffer.priorities.tree.leaves, before)
-    assert buffer.priorities.greatest == 1
+    np.testing.assert_array_equal(buffer.priorities.leaves, before)
+    assert buffer._greatest == 1
 
 
 def test_slots_that_are_not_stored_get_no_priority():
@@ -199,4 +199,4 @@ def test_slots_that_are_not_stored_get_no_priority():
         buffer.update_priorities(torch.tensor([buffer.buffer_size * buffer.n_envs]), torch.ones(1))
     buffer.reset()
     buffer.update_priorities(torch.arange(stored), torch.ones(stored))
-    assert buffer.priorities.tree.total == 0
+    assert buffer.priorities.total == 0

@@ -145,7 +145,7 @@ def test_updates_on_a_prioritised_buffer_are_those_of_plain_pytorch(name, update
     theirs = plain.policy.state_dict()
     for key, ours in model.policy.state_dict().items():
         torch.testing.assert_close(ours, theirs[key], rtol=1e-5, atol=1e-5)
-    leaves, expected = (each.priorities.tree.leaves for each in (model.replay_buffer, plain.buffer))
+    leaves, expected = (each.priorities.leaves for each in (model.replay_buffer, plain.buffer))
     np.testing.assert_allclose(leaves, expected, rtol=1e-4, atol=1e-6)
     stored = leaves[: model.replay_buffer.size() * 2]
     assert 4 < (stored != 1).sum() <= STEPS * BATCH  # those that were drawn
@@ -158,7 +158,7 @@ def test_a_training_draws_what_surprised_it(name):
     model = make(name, **BUFFER, **({"n_steps": 1} if "n_steps" in OWN[name] else {}))
     model.learn(60)
     assert model.plan.updates
-    assert len(np.unique(model.replay_buffer.priorities.tree.leaves)) > 4
+    assert len(np.unique(model.replay_buffer.priorities.leaves)) > 4
     assert model._n_updates > 4
 
 
@@ -168,7 +168,7 @@ def test_errors_of_several_steps_are_priorities_too(n_steps):
     if "discounts" not in stable_baselines3.common.type_aliases.ReplayBufferSamples._fields:
         pytest.skip("this version of SB3 has no n-step returns")
     model = make("DQN", **settings).learn(40)
-    assert len(np.unique(model.replay_buffer.priorities.tree.leaves)) > 4
+    assert len(np.unique(model.replay_buffer.priorities.leaves)) > 4
 
 
 @pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
@@ -187,4 +187,4 @@ def test_a_train_of_ones_own_may_do_with_priorities_what_it_likes():
 
     settings = {"learning_starts": 4, "engine": "torch", "device": "cpu", "buffer_size": 50}
     model = Own("MlpPolicy", make_env("DQN"), **BUFFER, **settings).learn(40)
-    assert model.replay_buffer.priorities.tree.leaves.max() > 1  # which those of transitions that are new are
+    assert model.replay_buffer.priorities.leaves.max() > 1  # which those of transitions that are new are
