@@ -4,23 +4,50 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, SupportsIndex
+from typing import Any, ClassVar, NamedTuple, Self, SupportsIndex
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common import buffers
-from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples, TensorDict
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bridge.replay import columns, files, slices, windows
+from bridge.replay import columns, files, windows
 from bridge.replay.columns import map_leaves
 from bridge.replay.episode_index import Episodes
 from bridge.replay.offline import OfflineData
-from bridge.replay.slices import SliceSamples
 from bridge.sb3 import NStepReplayBuffer as SB3sNStepReplayBuffer
 from bridge.sb3 import Space
 from jaxenvs import arguments
+
+
+class SliceSamples(NamedTuple):
+    """Slices of episodes: tensors with the leading axes (num_slices, burn_in + slice_len).
+
+    Attributes:
+      observations, actions, rewards: zeros where `mask` is False.
+      next_observations: the observation after each step, before any reset.
+      terminated, truncated: whether and how the episode ended at the step. An episode without an end, because the
+        environment was reset by hand, counts as truncated.
+      mask: True where there is a step. It is False before the beginning of an episode, which only `burn_in` asks for,
+        and after the end of an episode that is too short, which needs `strict_length=False`.
+      episode_steps: int64, the steps since the episode began; or since the oldest row that was stored when slices were
+        first drawn, if it began before.
+      indices: int64, the slots, for `update_priorities`; -1 where `mask` is False, which `update_priorities` ignores.
+      weights: (num_slices, 1), importance weights; None without priorities.
+    """
+
+    observations: torch.Tensor | TensorDict
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    next_observations: torch.Tensor | TensorDict
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    mask: torch.Tensor
+    episode_steps: torch.Tensor
+    indices: torch.Tensor
+    weights: torch.Tensor | None = None
 
 
 class ReplayBuffer(OfflineData):
@@ -227,7 +254,7 @@ class ReplayBuffer(OfflineData):
             self._episodes = Episodes(self)
         self._episodes.update(self)
         drawn, weights = self._draw_windows(self._episodes, num_slices, slice_len, by, strict_length, replace)
-        return slices.gather(self, self._episodes, drawn, slice_len, burn_in, env, weights)
+        return self._gather(self._episodes, drawn, slice_len, burn_in, env, weights)
 
     def _draw_windows(
         self, episodes: Episodes, num_slices: int, slice_len: int, by: str, strict_length: bool, replace: bool
@@ -235,7 +262,53 @@ class ReplayBuffer(OfflineData):
         """Return windows, and their importance weights or None."""
         return windows.draw(episodes, num_slices, slice_len, by, strict_length, replace), None
 
+    def _gather(
+        self,
+        episodes: Episodes,
+        drawn: windows.Windows,
+        slice_len: int,
+        burn_in: int,
+        env: VecNormalize | None,
+        weights: torch.Tensor | None,
+    ) -> SliceSamples:
+        """Return the steps in windows of at most `slice_len` slots, and before them, one slice a row.
+
+        burn_in = 2, slice_len = 4        column    0    1    2    3    4    5
+        the episode began one step before           -    s0   s1   s2   s3   s4     mask: False in column 0
+        a window of 3 slots                         s5   s6   s7   s8   s9   -      mask: False in column 5
+        """
+        last, size = drawn
+        first = (last - (size - 1) * self.n_envs) % episodes.num_slots
+        before = np.minimum(episodes.ages(first), burn_in) if burn_in else np.zeros_like(size)
+        column = np.arange(-burn_in, slice_len)
+        # A column without a step repeats an existing one, and is set to zero at the end.
+        step = np.clip(column, -before[:, None], size[:, None] - 1)
+        mask = step == column
+        slots = (first[:, None] + step * self.n_envs) % episodes.num_slots
+
+        observation = map_leaves(lambda leaf: columns.take(leaf, slots), self.observations)
+        done, timeout = columns.take(self.dones, slots) != 0, columns.take(self.timeouts, slots) != 0
+        terminated = done & ~timeout
+        fields = {
+            "observations": self._normalize_obs(observation, env),
+            "actions": columns.take(self.actions, slots),
+            "rewards": self._normalize_reward(columns.take(self.rewards, slots), env),
+            "next_observations": self._normalize_obs(self._next_observations(slots), env),
+            "terminated": terminated,
+            "truncated": timeout | (episodes.is_last(slots) & ~terminated),
+            "episode_steps": columns.take(episodes.steps, slots).astype(np.int64),
+            "indices": slots,
+        }
+        if not mask.all():
+            absent = ~mask
+            for name, field in fields.items():
+                for leaf in columns.leaves(field):
+                    leaf[absent] = -1 if name == "indices" else 0
+        tensors = {name: map_leaves(self._tensor, field) for name, field in fields.items()}
+        return SliceSamples(mask=self._tensor(mask), weights=weights, **tensors)
+
     # --- Files ----------------------------------------------------------------------------------------------------
+
     def flush(self) -> None:
         """Write all that is stored to disk, if it is in files, so that it survives whatever happens to the process."""
         if self._files is not None:
