@@ -125,7 +125,7 @@ class Files:
                 )
         return state
 
-    def reserve(self, rows: Rows, num: int) -> None:
+    def reserve(self, num: int) -> None:
         """Write to disk how far rows may be overwritten, if `num` more rows go beyond the last mark."""
         self.require_open()
         self._written = needed = min(self._written + num, self._capacity)

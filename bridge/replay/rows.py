@@ -76,7 +76,7 @@ class Rows(buffers.ReplayBuffer):
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Store one step of every environment, as SB3's buffers do."""
         if self._files is not None:
-            self._files.reserve(self, 1)
+            self._files.reserve(1)
         self._sb3s.add(self, obs, next_obs, action, reward, done, infos)
         self._added += 1
 
@@ -128,7 +128,7 @@ class Rows(buffers.ReplayBuffer):
         steps = len(reward)
         skipped = max(steps - self.buffer_size, 0)
         if self._files is not None:
-            self._files.reserve(self, steps - skipped)
+            self._files.reserve(steps - skipped)
         for rows, numbers in columns.pieces((self.pos + skipped) % self.buffer_size, steps - skipped, self.buffer_size):
             given = slice(skipped + numbers.start, skipped + numbers.stop)
             columns.write(self.observations, rows, columns.at(before, given))
