@@ -248,8 +248,7 @@ class ReplayBuffer(OfflineData):
         arguments.positive_int("slice_len", slice_len)
         arguments.non_negative_int("burn_in", burn_in)
         arguments.one_of("by", by, ("window", "trajectory"))
-        self._require_stored("sample_slices")
-        self.num_added()  # forgets episodes if `pos` was moved
+        self._require_stored("sample_slices")  # which forgets episodes if `pos` was moved
         if self._episodes is None:
             self._episodes = Episodes(self)
         self._episodes.update(self)

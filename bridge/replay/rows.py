@@ -137,11 +137,16 @@ class Rows(buffers.ReplayBuffer):
             self.actions[rows], self.rewards[rows], self.dones[rows] = action[given], reward[given], done[given]
             if self.handle_timeout_termination:
                 self.timeouts[rows] = timeout[given]
-        self._added = self.num_added() + steps
-        self.full = self.full or self.pos + steps >= self.buffer_size
-        self.pos = (self.pos + steps) % self.buffer_size
+        self.num_added()  # which counts anew if `pos` was moved
+        self._count(steps)
         if self.optimize_memory_usage:
             self.observations[self.pos] = after[-1]
+
+    def _count(self, num_new: int) -> None:
+        """Count rows that were written, other than by `add`."""
+        self._added += num_new
+        self.full = self.full or self.pos + num_new >= self.buffer_size
+        self.pos = (self.pos + num_new) % self.buffer_size
 
     def mark_reset(self) -> None:
         """Note that the environments were reset by hand: the next row begins an episode, whatever its observation."""
@@ -291,12 +296,6 @@ class Rows(buffers.ReplayBuffer):
         """
         self._store, self._waiting = replay, None
         self._count(num_new)
-
-    def _count(self, num_new: int) -> None:
-        """Count rows that were written on the device."""
-        self._added += num_new
-        self.full = self.full or self.pos + num_new >= self.buffer_size
-        self.pos = (self.pos + num_new) % self.buffer_size
 
     def add_on_device(self, most: int, *step: Any) -> None:
         """Store one step of all environments, the arguments of `Replay.add`, where the data is on the device.
