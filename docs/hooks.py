@@ -74,7 +74,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{text}]({address}/blob/main/{target}{anchor})"
         return text if text.startswith("`") else f"`{text}`"
 
-    markdown = markdown.replace("<!-- speed -->", _of_readme("<!-- speed: python -m benchmarks.docs -->", "<!-- end"))
+    markdown = markdown.replace("<!-- speed -->", _of_readme("<!-- speed: python -m benchmarks.docs -->", "\n!["))
     markdown = markdown.replace("<!-- agents -->", pretrained_agents())
     markdown = markdown.replace("<!-- gallery -->", environment_pages.gallery(uri))
     pieces, end = [], 0

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.pages.text import Rows
 
 OURS = ("jaxenvs", "JaxVecEnv")
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """One of our figures, compared with the best figure of the other libraries."""
 
     what: str
@@ -25,7 +23,7 @@ class Pair:
 def behind(results: dict[str, Any]) -> Rows:
     """Return a row for each category in which another library is ahead at least once, largest gap first."""
     kinds: defaultdict[str, list[Pair]] = defaultdict(list)
-    for pair in _pairs(results):
+    for pair in compared(results):
         kinds[pair.what].append(pair)
     rows: Rows = []
     for what, pairs in kinds.items():
@@ -43,79 +41,48 @@ def behind(results: dict[str, Any]) -> Rows:
     return sorted(rows, key=lambda row: -row["largest gap, times"])
 
 
-def compared(results: dict[str, Any]) -> int:
-    """Return how many of our figures were compared with another library."""
-    return sum(1 for _ in _pairs(results))
-
-
-def _pairs(results: dict[str, Any]) -> Iterator[Pair]:
-    for name, pairs in _KINDS.items():
-        if name in results:
-            yield from pairs(results[name]["tables"])
-
-
-def _training(tables: dict[str, Rows]) -> Iterator[Pair]:
-    yield from _by_case("PPO's steps per second", tables["training"], "setting", "part")
-    solved = {(row["setting"], row["side"]): row["seconds"] for row in tables["solved"]}
+def compared(results: dict[str, Any]) -> Iterator[Pair]:
+    """Yield each of our figures that was compared with another library."""
+    tables = {name: result["tables"] for name, result in results.items()}
+    yield from _by_case("PPO's steps per second", tables["training"]["training"], "setting", "part")
+    solved = {(row["setting"], row["side"]): row["seconds"] for row in tables["training"]["solved"]}
     for setting in dict.fromkeys(setting for setting, _ in solved):
         other = min(seconds for (where, side), seconds in solved.items() if where == setting and "stock" in side)
         ours = min(seconds for (where, side), seconds in solved.items() if where == setting and "stock" not in side)
         yield Pair("seconds from `python train.py` to a solved CartPole", f"{setting} settings", "SB3", ours / other)
 
-
-def _off_policy(tables: dict[str, Rows]) -> Iterator[Pair]:
-    rows = [row for row in tables["steps"] if row["environments"].endswith("Gymnasium")]
+    rows = [row for row in tables["off_policy"]["steps"] if row["environments"].endswith("Gymnasium")]
     yield from _by_case("steps per second on Gymnasium environments", rows, "algorithm", "network", "setting")
 
-
-def _never_slower(tables: dict[str, Rows]) -> Iterator[Pair]:
-    for row in tables["cells"]:
-        cell = row["cell"]
-        yield Pair("steps per second after changing the import", cell, "SB3", 1 / row["times"])
-        yield Pair(
-            "seconds to the first iteration, including compilation",
-            cell,
-            "SB3",
-            row["jaxenvs.sb3_first"] / row["stock_first"],
-        )
-        yield Pair("memory during training, beyond the imports", cell, "SB3", row["times_MB"])
-    for row in tables.get("commands", ()):
+    for row in tables["never_slower"]["cells"]:
+        first = row["jaxenvs.sb3_first"] / row["stock_first"]
+        yield Pair("steps per second after changing the import", row["cell"], "SB3", 1 / row["times"])
+        yield Pair("seconds to the first iteration, including compilation", row["cell"], "SB3", first)
+        yield Pair("memory during training, beyond the imports", row["cell"], "SB3", row["times_MB"])
+    for row in tables["never_slower"].get("commands", ()):
         yield Pair("seconds of `jaxenvs train`, including imports", row["cell"], "SB3", 1 / row["times"])
 
-
-def _stepping(tables: dict[str, Rows]) -> Iterator[Pair]:
-    rows = [{**row, "side": row["vec_env"], "case": f"{row['num_envs']} environments"} for row in tables["vec_env"]]
-    yield from _by_case("`VecEnv.step` on CartPole-v1", rows, "case")
-    rows = [{**row, "case": f"{row['env']}, {row['num_envs']} environments"} for row in tables["compiled"]]
-    yield from _by_case("compiled random rollouts", rows, "case")
-
-
-def _host(tables: dict[str, Rows]) -> Iterator[Pair]:
-    for row in tables["cells"]:
+    for row in tables["host"]["cells"]:
         yield Pair("steps per second after changing the imports", row["cell"], "SB3", 1 / row["times"])
-    for row in tables["acting"]:
+    for row in tables["host"]["acting"]:
         yield Pair("acting", row["what"], "SB3", row["jaxenvs.sb3 [s]"] / row["stock SB3 [s]"])
-    for row in tables["stepping"]:
+    for row in tables["host"]["stepping"]:
         case = f"{row['num_envs']} environments of {row['microseconds']} µs"
-        for ours, other in (("SerialVecEnv", "DummyVecEnv"), ("ProcessVecEnv", "SubprocVecEnv")):
-            if row.get(ours) and row.get(other):
-                yield Pair("`VecEnv.step` of Gymnasium environments", case, f"SB3's {other}", row[other] / row[ours])
+        for name, other in (("SerialVecEnv", "DummyVecEnv"), ("ProcessVecEnv", "SubprocVecEnv")):
+            if row.get(name) and row.get(other):
+                yield Pair("`VecEnv.step` of Gymnasium environments", case, f"SB3's {other}", row[other] / row[name])
 
-
-_KINDS = {
-    "training": _training,
-    "off_policy": _off_policy,
-    "never_slower": _never_slower,
-    "stepping": _stepping,
-    "host": _host,
-}
+    rows = [{**row, "side": row["vec_env"]} for row in tables["stepping"]["vec_env"]]
+    yield from _by_case("`VecEnv.step` on CartPole-v1", rows, "num_envs")
+    yield from _by_case("compiled random rollouts", tables["stepping"]["compiled"], "env", "num_envs")
 
 
 def _by_case(what: str, rows: Rows, *names: str) -> Iterator[Pair]:
     """Compare the fastest of ours with the fastest of the others, for rows that agree in these columns."""
     cases: defaultdict[str, Rows] = defaultdict(list)
     for row in rows:
-        cases[", ".join(dict.fromkeys(str(row[name]) for name in names))].append(row)
+        values = (f"{row[name]} environments" if name == "num_envs" else str(row[name]) for name in names)
+        cases[", ".join(dict.fromkeys(values))].append(row)
     for case, sides in cases.items():
         ours = [row["steps_per_second"] for row in sides if row["side"].startswith(OURS)]
         others = {row["side"]: row["steps_per_second"] for row in sides if not row["side"].startswith(OURS)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from benchmarks.common import markdown
@@ -71,16 +70,6 @@ def _renamed(row: dict[str, Any]) -> dict[str, Any]:
     return {COLUMNS.get(column, column): value for column, value in row.items()}
 
 
-def _options(settings: dict[str, Any]) -> str:
-    words = []
-    for name, value in settings.items():
-        if value and name != "quick":
-            name = COLUMNS.get(name, name).replace("_", " ")
-            text = re.sub(r"[][()]", "", str(value)).replace("|", " or ")
-            words.append(f"{text} {name}" if isinstance(value, int) else f"{name} {text}")
-    return ", ".join(words)
-
-
 def _about(name: str, result: dict[str, Any]) -> str:
     """Say where, with which versions and how it was measured."""
     machine = result["machine"]
@@ -90,6 +79,5 @@ def _about(name: str, result: dict[str, Any]) -> str:
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
     if "product" in result:
         versions += f"; {', '.join(f'{folder}/ {tree[:10]}' for folder, tree in result['product'].items())}"
-    later = [f"- Measured in a later run: {_options(run['settings'])}" for run in result.get("later", ())]
-    notes = "\n".join([*(f"- {note}" for note in result["notes"]), *later])
+    notes = "\n".join(f"- {note}" for note in result["notes"])
     return f"{fill(f'`python -m benchmarks.{name}`, on {where}: {versions}.')}\n\n{notes}"

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import docs
-from benchmarks.pages import plots
+from benchmarks.pages import plots, tables
 from benchmarks.pages.behind import behind
 from benchmarks.pages.figures import FIGURES
+from benchmarks.pages.text import filled_in, marks
 
 CHECKOUT = Path(__file__).parent.parent.parent
 README = CHECKOUT / "README.md"
@@ -151,10 +152,11 @@ def test_links_lead_somewhere(page):
 def test_the_tables_are_those_of_the_results():
     """If not: python -m benchmarks.docs"""
     results = docs.read()
-    for path, page in docs.PAGES.items():
-        assert path.read_text() == page(results), path
-    assert README.read_text() == docs.with_table(README.read_text(), results)
-    assert README.read_text().count(docs.BEGIN) == README.read_text().count(docs.END) == 1
+    assert docs.TABLES.read_text() == tables.page(results)
+    for path, parts in docs.parts_of_pages(results).items():
+        page = path.read_text()
+        assert page == filled_in(page, parts), path
+        assert [page.count(mark) for name in parts for mark in marks(name)] == [1, 1] * len(parts)
 
 
 def test_the_plots_are_those_of_the_results():
