@@ -119,18 +119,8 @@ def further_cells() -> list[Cell]:
     return cells + [hindsight_cell(kind) for kind in kinds]
 
 
-def all_commands() -> list[TrainCommand]:
-    """Return the commands of the table."""
-    return [TrainCommand("sac", "Pendulum-v1", 2000), TrainCommand("ppo", "CartPole-v1", 50_000, eval_freq=10_000)]
-
-
-def quick_commands() -> list[TrainCommand]:
-    """Return a small command."""
-    return [TrainCommand("ppo", "CartPole-v1", 1000, eval_freq=500)]
-
-
 def all_cells() -> list[Cell]:
-    """Return the cells of the table, in the order in which they are measured."""
+    """Return the cells of the table."""
     cells = [
         make_cell(algorithm, network, environments, n_envs)
         for algorithm in ("A2C", "PPO")
@@ -163,6 +153,17 @@ def all_cells() -> list[Cell]:
     # Images and the environments of the host leave the least to be gained, and the fewest of them the most to be lost.
     cells.sort(key=lambda cell: (not cell.has_images, cell.environments == JAX, cell.n_envs))
     return named_cells() + further_cells() + cells
+
+
+def all_scripts() -> list[TrainCommand | Cell]:
+    """Return the commands and cells of the tables, in the order in which they are measured."""
+    commands = [TrainCommand("sac", "Pendulum-v1", 2000), TrainCommand("ppo", "CartPole-v1", 50_000, eval_freq=10_000)]
+    return [*commands, *all_cells()]
+
+
+def quick_scripts() -> list[TrainCommand | Cell]:
+    """Return a small command and small cells."""
+    return [TrainCommand("ppo", "CartPole-v1", 1000, eval_freq=500), *quick_cells()]
 
 
 def quick_cells() -> list[Cell]:

@@ -12,13 +12,16 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import jax
+
+from benchmarks.peers.worker import Side
 
 CHECKOUT = Path(__file__).parent.parent
 RESULTS = CHECKOUT / "benchmarks" / "results"
@@ -33,9 +36,7 @@ PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "envpool", "pgx", "
 class Command(argparse.ArgumentParser):
     """The options that all benchmarks have."""
 
-    def __init__(
-        self, description: str | None, *, parts: Sequence[str] = (), rounds: int = 0, quick_rounds: int = 1
-    ) -> None:
+    def __init__(self, description: str | None, *, parts: Sequence[str] = (), rounds: int = 0) -> None:
         """Add the options that all benchmarks share.
 
         Args:
@@ -44,22 +45,25 @@ class Command(argparse.ArgumentParser):
           rounds: the number of timed runs of each side; 0: the benchmark has no such option.
         """
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-        self._rounds, self._quick_rounds = rounds, quick_rounds
+        self._rounds = rounds
         if parts:
             self.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
         if rounds:
-            text = f"runs of each side that are timed; default {rounds}; quick: {quick_rounds}"
-            self.add_argument("--rounds", type=int, help=text)
+            self.add_argument("--rounds", type=int, help=f"timed runs of each side; default {rounds}; quick: 1")
         self.add_argument("--quick", action="store_true", help="small, to see that it works: no results")
         text = "folder of the JSON file; default benchmarks/results; quick: none"
         self.add_argument("--output", type=Path, help=text)
 
-    def options(self, argv: list[str] | None) -> argparse.Namespace:
-        """Return the given options, with defaults that depend on --quick."""
+    def options(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Return the given options, with defaults that depend on --quick. Without it, JAX reads no cache on disk."""
         options = self.parse_args(argv)
         if self._rounds:
-            options.rounds = options.rounds or (self._quick_rounds if options.quick else self._rounds)
+            options.rounds = options.rounds or (1 if options.quick else self._rounds)
         options.output = options.output or (None if options.quick else RESULTS)
+        if not options.quick:
+            # Compile times are figures. In the environment too, for the processes of other sides.
+            os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+            jax.config.update("jax_enable_compilation_cache", False)
         return options
 
 
@@ -76,19 +80,6 @@ def peer(name: str) -> ModuleType | None:
         missing = "" if error.name in (None, name) else f" completely: it needs {error.name}"
         print(f"skipped: {name} is not installed{missing} (make bench installs it)")
         return None
-
-
-@dataclasses.dataclass
-class Side:
-    """One side of a comparison.
-
-    Attributes:
-      run: does the work once; what it returns is waited for and kept until the clock has stopped.
-      steps: environment steps in one run, of all environments together.
-    """
-
-    run: Callable[[], Any]
-    steps: int
 
 
 @dataclasses.dataclass
@@ -109,7 +100,7 @@ class Timing:
         return {"steps_per_second": self.steps_per_second, "slowest": slowest, "fastest": fastest}
 
 
-def interleave(sides: Mapping[str, Side], rounds: int, warm_up: int = WARM_UP_ROUNDS) -> dict[str, Timing]:
+def interleave(sides: Mapping[Any, Side], rounds: int, warm_up: int = WARM_UP_ROUNDS) -> dict[Any, Timing]:
     """Time the sides in turns, A B C A B C ..., so that a drift of the machine meets all of them.
 
     Garbage is collected before each run, so that no side pays for the garbage of another. During a run the collector
@@ -126,6 +117,19 @@ def interleave(sides: Mapping[str, Side], rounds: int, warm_up: int = WARM_UP_RO
                 timings[name].seconds.append(seconds)
             del result
     return timings
+
+
+def run_script(name: str, *arguments: Any, **environment: str) -> dict[str, Any]:
+    """Run a script of benchmarks/peers in a new process, and return what it printed last, which is JSON."""
+    done = subprocess.run(
+        [sys.executable, CHECKOUT / "benchmarks" / "peers" / name, *map(str, arguments)],
+        env={**environment, "PYTHONPATH": str(CHECKOUT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def machine() -> dict[str, Any]:
@@ -174,19 +178,17 @@ class Report:
     A file of the same state of the product is continued, so a run that was stopped loses nothing.
     """
 
-    def __init__(
-        self, name: str, settings: dict[str, Any], notes: list[str], options: argparse.Namespace | None = None
-    ) -> None:
+    def __init__(self, name: str, notes: list[str], options: argparse.Namespace) -> None:
         """Start a report: with the rows of the file if this state of the product measured them, else without.
 
         Args:
           name: the name of the benchmark and of its file.
-          settings: the options it was run with.
           notes: what is measured, and how.
-          options: what `Command.options` returned; None: nothing is written.
+          options: what `Command.options` returned.
         """
-        folder = options and options.output
-        self._path: Path | None = folder and folder / f"{name}.json"
+        self.options = options
+        self._path: Path | None = options.output and options.output / f"{name}.json"
+        settings = {what: value for what, value in vars(options).items() if isinstance(value, int | str | list)}
         self.content: dict[str, Any] = {
             "benchmark": name,
             "settings": settings,
@@ -220,8 +222,14 @@ class Report:
         return any(columns.items() <= row.items() for row in self.content["tables"].get(table, []))
 
     def bar(self, what: str, ratio: float, at_least: float) -> None:
-        """Compare a ratio with its target."""
-        self.require(what, ratio, f">= {at_least:g}", ratio >= at_least)
+        """Compare a ratio with the target that it must reach; not with --quick, whose sizes are others."""
+        if not self.options.quick:
+            self.require(what, ratio, f">= {at_least:g}", ratio >= at_least)
+
+    def at_most(self, what: str, value: float, limit: float) -> None:
+        """Compare a value with the target that it must not exceed; not with --quick."""
+        if not self.options.quick:
+            self.require(what, value, f"<= {limit:g}", value <= limit)
 
     def require(self, what: str, value: float, bar: str, met: bool) -> None:
         """Record a value, its target in words, and whether the value reaches it."""
@@ -234,7 +242,7 @@ class Report:
         if self.content["bars"]:
             print(f"\n{markdown(self.content['bars'])}")
         else:
-            print("\nnone applies to these settings")
+            print("\nnone")
         if self._path is None:
             print("\nnothing written: --quick figures are no results (choose a folder with --output)")
         else:

@@ -13,22 +13,18 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 
 import bridge
 from benchmarks import common
-from benchmarks.never_slower import Options, time_cells
+from benchmarks.never_slower import fastest, time_cells
 from benchmarks.peers import client
 from benchmarks.peers.cell import HOST, JAX, OURS, SBX, Cell
 from bridge.engine import learner
 
-PARTS = ("steps", "pretrain", "layout")
 # The rollout of `jaxenvs train pqn CartPole-v1`, for both.
 ROLLOUT: dict[str, Any] = {"batch_size": 128, "n_epochs": 4}
 MASKS = "MlpLstmPolicy 64-64, legal actions"
@@ -74,29 +70,26 @@ NOTES = [
 ]
 
 
-def measure_steps(report: common.Report, options: Options, sbx: Path | None) -> None:
+def measure_steps(report: common.Report) -> None:
     """Measure the steps per second of each pair in turns."""
+    has_sbx = client.interpreter("sbx", install=not report.options.quick) is not None
     for ours, other, at_least in PAIRS:
-        if report.has("steps", model=str(ours[1])) or (other[0] == SBX and sbx is None):
+        if report.has("steps", model=str(ours[1])) or (other[0] == SBX and not has_sbx):
             continue
-        sides = {f"{side} {cell.algorithm}": (side, cell, sbx if side == SBX else None) for side, cell in (ours, other)}
-        timings, _ = time_cells(sides, options)
-        speeds = [
-            max(timing.steps_per_second for key, timing in timings.items() if key.startswith(f"{name}, "))
-            for name in sides
-        ]
+        sides = {f"{side} {cell.algorithm}": (side, cell) for side, cell in (ours, other)}
+        timings, _ = time_cells(sides, report.options)
+        speeds = [fastest(timings, name)[1].steps_per_second for name in sides]
         rows = [
             {"model": str(cell), "side": side, "steps_per_second": speed}
-            for (side, cell, _), speed in zip(sides.values(), speeds)
+            for (side, cell), speed in zip(sides.values(), speeds)
         ]
         report.add("steps", rows)
-        if not options.quick:
-            report.bar(" / ".join(sides), speeds[0] / speeds[1], at_least)
+        report.bar(" / ".join(sides), speeds[0] / speeds[1], at_least)
 
 
-def measure_pretrain(report: common.Report, options: Options) -> None:
+def measure_pretrain(report: common.Report) -> None:
     """Measure epochs of `pretrain` and of a loop in PyTorch in turns."""
-    rng, size = np.random.default_rng(0), ROWS // (100 if options.quick else 1)
+    rng, size = np.random.default_rng(0), ROWS // (100 if report.options.quick else 1)
     data = {"observations": rng.normal(size=(size, 4)).astype(np.float32), "actions": rng.integers(0, 2, size)}
     models = [bridge.PPO("MlpPolicy", bridge.make_vec_env("CartPole-v1", 1), seed=0, device="cpu") for _ in range(2)]
     policy = models[1].policy
@@ -117,14 +110,13 @@ def measure_pretrain(report: common.Report, options: Options) -> None:
     counts = dict.fromkeys((torch.get_num_threads(), 1))
     sides = {"pretrain": common.Side(lambda: bridge.pretrain(models[0], data, n_epochs=1, held_out=0), size)}
     sides |= {f"PyTorch, {count}": common.Side(lambda count=count: loop(count), size) for count in counts}
-    timings = common.interleave(sides, options.rounds)
+    timings = common.interleave(sides, report.options.rounds)
     report.add("pretrain", [{"side": name} | timing.row() for name, timing in timings.items()])
-    if not options.quick:
-        ours, *others = (timing.steps_per_second for timing in timings.values())
-        report.bar("pretrain / a loop in PyTorch, rows per second", ours / max(others), TIMES_FASTER)
+    ours, *others = (timing.steps_per_second for timing in timings.values())
+    report.bar("pretrain / a loop in PyTorch, rows per second", ours / max(others), TIMES_FASTER)
 
 
-def measure_layout(report: common.Report, options: Options) -> None:
+def measure_layout(report: common.Report) -> None:
     """Measure training with parameters as a vector and as arrays in turns."""
     limits = {"vector": 10**12, "arrays": 0}
 
@@ -133,7 +125,7 @@ def measure_layout(report: common.Report, options: Options) -> None:
         model.learn(steps, reset_num_timesteps=False)
 
     usual = learner.SPLIT_FROM, learner.SPLIT_ON_POLICY_FROM
-    for name, env_id, n_envs, hidden, steps in LAYOUTS[: 1 if options.quick else None]:
+    for name, env_id, n_envs, hidden, steps in LAYOUTS[: 1 if report.options.quick else None]:
         for backend in ("jax", "serial"):
             what = {"algorithm": name, "hidden": str(hidden or "SB3's"), "backend": backend}
             if report.has("layout", **what):
@@ -145,26 +137,22 @@ def measure_layout(report: common.Report, options: Options) -> None:
                 network = {"net_arch": hidden} if hidden else None
                 model = getattr(bridge, name)("MlpPolicy", env, seed=0, device="cpu", policy_kwargs=network, **settings)
                 sides[layout] = common.Side(functools.partial(learn, model, layout, steps), steps)
-            speeds = {side: each.steps_per_second for side, each in common.interleave(sides, options.rounds).items()}
+            speeds = {
+                side: each.steps_per_second for side, each in common.interleave(sides, report.options.rounds).items()
+            }
             report.add("layout", [what | speeds | {"times": speeds["arrays"] / speeds["vector"]}])
     learner.SPLIT_FROM, learner.SPLIT_ON_POLICY_FROM = usual
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.Command(__doc__, parts=PARTS, rounds=9)
-    arguments = parser.options(argv)
-    quick = arguments.quick
-    if not quick:  # compile times are no figures here
-        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-        jax.config.update("jax_enable_compilation_cache", False)
-    options = Options(arguments.rounds, quick)
-    report = common.Report("extensions", {"rounds": options.rounds, "quick": quick}, NOTES, arguments)
-    if "steps" in arguments.parts:
-        measure_steps(report, options, client.interpreter("sbx", install=not quick))
-    if "pretrain" in arguments.parts and not report.has("pretrain", side="pretrain"):
-        measure_pretrain(report, options)
-    if "layout" in arguments.parts:
-        measure_layout(report, options)
+    options = common.Command(__doc__, parts=("steps", "pretrain", "layout"), rounds=9).options(argv)
+    report = common.Report("extensions", NOTES, options)
+    if "steps" in options.parts:
+        measure_steps(report)
+    if "pretrain" in options.parts and not report.has("pretrain", side="pretrain"):
+        measure_pretrain(report)
+    if "layout" in options.parts:
+        measure_layout(report)
     report.finish()
 
 

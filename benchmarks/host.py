@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
-import os
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +29,7 @@ from benchmarks import common, never_slower
 from benchmarks.common import Side
 from benchmarks.peers.cell import HOST, OURS, STOCK, Cell
 from benchmarks.peers.torch_cartpole import InArrays, TorchCartPole
-
-PARTS = ("training", "acting", "stepping", "tensors")
+from benchmarks.stepping import steps_of
 
 # What must be reached, times stock SB3.
 TRAININGS = (
@@ -91,14 +89,7 @@ def monitored(microseconds: int) -> gymnasium.Env[Any, Any]:
     return Monitor(Busy(microseconds))
 
 
-def measure_training(report: common.Report, options: never_slower.Options) -> None:
-    """Measure whole trainings, each in a separate process."""
-    for cell, at_least in TRAININGS:
-        if not report.has("cells", cell=str(cell)):
-            never_slower.measure(report, cell, options, at_least)
-
-
-def measure_acting(report: common.Report, rounds: int) -> None:
+def measure_acting(report: common.Report) -> None:
     """Measure one prediction, and the callback that makes most predictions."""
     models = {
         side: package.PPO("MlpPolicy", make_vec_env("CartPole-v1", 8, seed=0), n_steps=64, seed=0, device="cpu")
@@ -119,7 +110,7 @@ def measure_acting(report: common.Report, rounds: int) -> None:
         ("predict of one observation", {s: functools.partial(predict, m) for s, m in models.items()}, PREDICT),
         (EVALUATION, evaluations, EVALUATE),
     ):
-        timings = common.interleave({s: Side(run, 1) for s, run in runs.items()}, rounds)
+        timings = common.interleave({s: Side(run, 1) for s, run in runs.items()}, report.options.rounds)
         seconds = {side: 1 / timing.steps_per_second for side, timing in timings.items()}
         report.add("acting", [{"what": what, **{f"{side} [s]": value for side, value in seconds.items()}}])
         report.bar(f"{what}: {STOCK} / {OURS}", seconds[STOCK] / seconds[OURS], at_least)
@@ -139,7 +130,7 @@ def _evaluate(callback: EvalCallback) -> None:
     callback._on_step()
 
 
-def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, int]]) -> None:
+def measure_stepping(report: common.Report, cells: list[tuple[int, int]]) -> None:
     """Measure steps per second of all environments together, for every kind of VecEnv."""
     for microseconds, num_envs in cells:
         if report.has("stepping", microseconds=microseconds, num_envs=num_envs):
@@ -162,9 +153,8 @@ def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, 
             for name, make in makers.items():
                 env = make()
                 closing.callback(env.close)
-                env.reset()
-                sides[name] = _stepping(env, num_envs)
-            timings = common.interleave(sides, rounds, warm_up=1)
+                sides[name] = steps_of(env, np.zeros((20, num_envs), np.int64), STEPPING_SECONDS)
+            timings = common.interleave(sides, report.options.rounds, warm_up=1)
         speeds = {name: timing.steps_per_second for name, timing in timings.items()}
         report.add("stepping", [{"microseconds": microseconds, "num_envs": num_envs, **speeds}])
         cell = f"{microseconds} µs, {num_envs} environments"
@@ -179,7 +169,7 @@ def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, 
             report.bar(f"{cell}: ProcessVecEnv, grouped / SubprocVecEnv", ratio, GROUPED)
 
 
-def measure_tensors(report: common.Report, rounds: int, num_envs: int, batch_sizes: tuple[int, ...]) -> None:
+def measure_tensors(report: common.Report, num_envs: int, batch_sizes: tuple[int, ...]) -> None:
     """Measure PPO on environments of tensors, on the same behind NumPy arrays, and SB3's."""
     in_arrays = f"{OURS}, NumPy arrays"
     for batch_size in batch_sizes:
@@ -193,7 +183,7 @@ def measure_tensors(report: common.Report, rounds: int, num_envs: int, batch_siz
             model = package.PPO("MlpPolicy", venv, seed=0, device="cpu", **sizes)
             steps = 2 * TENSOR_STEPS * num_envs
             sides[name] = Side(functools.partial(model.learn, steps, reset_num_timesteps=False), steps)
-        timings = common.interleave(sides, rounds)
+        timings = common.interleave(sides, report.options.rounds)
         about = {"num_envs": num_envs, "batch_size": batch_size}
         report.add("tensors", [about | {"side": name} | timing.row() for name, timing in timings.items()])
         for other, at_least in ((in_arrays, AS_ARRAYS), (STOCK, AS_STOCK)):
@@ -201,38 +191,21 @@ def measure_tensors(report: common.Report, rounds: int, num_envs: int, batch_siz
             report.bar(f"{num_envs} environments of tensors, batch {batch_size}: {OURS} / {other}", ratio, at_least)
 
 
-def _stepping(env: Any, num_envs: int) -> Side:
-    actions = np.zeros(num_envs, np.int64)
-    env.step(actions)
-    start = time.perf_counter()
-    for _ in range(20):
-        env.step(actions)
-    count = max(20, math.ceil(STEPPING_SECONDS / ((time.perf_counter() - start) / 20)))
-
-    def run() -> None:
-        for _ in range(count):
-            env.step(actions)
-
-    return Side(run, count * num_envs)
-
-
 def main(argv: list[str] | None = None) -> None:
-    parser = common.Command(__doc__, parts=PARTS, rounds=5)
-    arguments = parser.options(argv)
-    quick, parts = arguments.quick, arguments.parts
-    rounds = arguments.rounds
-    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of the workers, as in never_slower
-    report = common.Report("host", {"parts": " ".join(parts), "rounds": rounds, "quick": quick}, NOTES, arguments)
+    options = common.Command(__doc__, parts=("training", "acting", "stepping", "tensors"), rounds=5).options(argv)
+    quick, parts = options.quick, options.parts
+    report = common.Report("host", NOTES, options)
     if "training" in parts and not quick:  # never_slower --quick has tried the same
-        measure_training(report, never_slower.Options(rounds, quick))
+        for cell, at_least in TRAININGS:
+            if not report.has("cells", cell=str(cell)):
+                never_slower.measure(report, cell, at_least)
     if "acting" in parts and not report.has("acting", what=EVALUATION):
-        measure_acting(report, rounds)
+        measure_acting(report)
     if "stepping" in parts:
-        measure_stepping(report, rounds, [(0, 2)] if quick else [(cost, n) for cost in MICROSECONDS for n in NUM_ENVS])
-        if not quick:
-            measure_stepping(report, rounds, [(0, 64)])
+        cells = [*itertools.product(MICROSECONDS, NUM_ENVS), (0, 64)]
+        measure_stepping(report, [(0, 2)] if quick else cells)
     if "tensors" in parts:
-        measure_tensors(report, rounds, 8 if quick else TENSOR_ENVS, (64,) if quick else TENSOR_BATCHES)
+        measure_tensors(report, 8 if quick else TENSOR_ENVS, (64,) if quick else TENSOR_BATCHES)
     report.finish()
 
 

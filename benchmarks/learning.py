@@ -295,7 +295,7 @@ def main(argv: list[str] | None = None) -> None:
         found = (run for run in read(path) if run.name in names and run.side in options.sides)
         runs = [run for run in found if run.total_timesteps == run.task.timesteps]
     records = train_all(runs, path, options.processes)
-    report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES, options)
+    report = common.Report("learning", NOTES, options)
     report.content |= {"tables": {}, "bars": []}  # made anew from the trainings
     products = [record.get("product") for record in records]
     if any(product != products[0] for product in products):

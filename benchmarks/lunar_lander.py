@@ -7,10 +7,7 @@ README.md shows its plot. Three seeds of all sides take an hour on two idle core
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,6 @@ from benchmarks import common
 
 TIMESTEPS, QUICK_TIMESTEPS = 1_000_000, 20_000
 WINDOW, POINTS = 100, 60  # episodes of a mean, means of a curve
-SCRIPT = common.CHECKOUT / "benchmarks" / "peers" / "train_lunar_lander.py"
 # What a side imports, and the backend of its environments.
 SIDES = {
     "Stable-Baselines3": ["--package", "stable_baselines3"],
@@ -41,16 +37,9 @@ NOTES = [
 
 def train(side: str, seed: int, total_timesteps: int) -> dict[str, Any]:
     """Run the script in a new process, and return a row."""
-    options = [*SIDES[side], "--seed", str(seed), "--total-timesteps", str(total_timesteps)]
     own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *options],
-        env={**own, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(common.CHECKOUT)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+    options = [*SIDES[side], "--seed", seed, "--total-timesteps", total_timesteps]
+    found = common.run_script("train_lunar_lander.py", *options, **own | {"OMP_NUM_THREADS": "1"})
     order = np.argsort(found["ends"], kind="stable")
     ends, returns = (np.asarray(found[name])[order] for name in ("ends", "returns"))
     curve = []
@@ -65,13 +54,12 @@ def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__, parts=list(SIDES))
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each side; default 3")
     options = parser.options(argv)
-    total_timesteps = QUICK_TIMESTEPS if options.quick else TIMESTEPS
-    settings = {"seeds": options.seeds, "total_timesteps": total_timesteps}
-    report = common.Report("lunar_lander", settings, NOTES, options)
+    options.total_timesteps = QUICK_TIMESTEPS if options.quick else TIMESTEPS
+    report = common.Report("lunar_lander", NOTES, options)
     for seed in range(options.seeds):
         for side in options.parts:
             if not report.has("trainings", side=side, seed=seed):
-                report.add("trainings", [train(side, seed, total_timesteps)])
+                report.add("trainings", [train(side, seed, options.total_timesteps)])
     report.finish()
 
 

@@ -9,6 +9,7 @@ The scripts most at risk are measured first.
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks import cells, common
@@ -75,64 +76,70 @@ NOTES = [
 ]
 
 
-@dataclasses.dataclass
-class Options:
-    """Options of a run. `quick` means one round and no targets."""
-
-    rounds: int
-    quick: bool
-
-
 def time_cells(
-    sides: Mapping[str, tuple[str, Cell, Path | None]],
-    options: Options,
-    threads: tuple[int | None, ...] = (None, 1),
+    sides: Mapping[str, tuple[str, Cell]],
+    options: argparse.Namespace,
+    threads: Mapping[str, tuple[int | None, ...]] = MappingProxyType({}),
+    others: Mapping[str, common.Side] = MappingProxyType({}),
     seconds: float = math.inf,
     fewest_rounds: int = 2,
-) -> tuple[dict[str, common.Timing], dict[str, dict[str, Any]]]:
+) -> tuple[dict[tuple[str, int], common.Timing], dict[str, dict[str, Any]]]:
     """Train in turns, each side in a separate process.
 
     Args:
-      sides: by name: stock SB3, bridge or SBX; what it trains; the Python that has it, if that is another one.
-      threads: numbers of PyTorch threads; None: PyTorch's default. SBX has only the default.
+      sides: by name: stock SB3, bridge or SBX, and what it trains.
+      options: with `rounds` and `quick`.
+      threads: numbers of PyTorch threads by the name of a side; None: PyTorch's default. Without them, sides run with
+        the default and with one, except for SBX, which only has the default.
+      others: sides that run in turns with these, and have no threads of PyTorch.
       seconds: run as many rounds as fit, but at least `fewest_rounds`.
 
     Returns:
-      By name and number of threads, as "stock SB3, 2", how long it took; by name, what `peers.cell` answers to `begin`.
+      By name and number of threads (0 for `others`), how long it took; by name, what `peers.cell` answers to `begin`.
     """
     with contextlib.ExitStack() as closing, concurrent.futures.ThreadPoolExecutor() as pool:
         workers = {
-            name: closing.enter_context(client.Worker("benchmarks.peers.cell", python or sys.executable))
-            for name, (_, _, python) in sides.items()
+            name: closing.enter_context(
+                client.Worker("benchmarks.peers.cell", client.interpreter("sbx") if side == SBX else sys.executable)
+            )
+            for name, (side, _) in sides.items()
         }
 
         def load(name: str) -> int:
-            side, cell, _ = sides[name]
+            side, cell = sides[name]
             count: int = workers[name].ask(do="load", side=side, environments=cell.environments)["threads"]
             return count
 
         most = dict(zip(workers, pool.map(load, workers), strict=True))
-        begun, runs, one_round = {}, {}, 0.0
-        for name, (side, cell, _) in sides.items():
+        begun, one_round = {}, 0.0
+        runs = {(name, 0): side for name, side in others.items()}
+        for name, (side, cell) in sides.items():
             begun[name] = workers[name].ask(do="begin", cell=dataclasses.asdict(cell))
             each = begun[name]["iteration_seconds"]
             # In multiples, so that a run has its share of each callback's events.
             fewest = cell.fewest_iterations
             iterations = fewest * (1 if options.quick else math.ceil(SHORTEST_RUN_SECONDS / (each * fewest)))
-            for count in dict.fromkeys(count or most[name] for count in (threads if side != SBX else (None,))):
+            counts = threads.get(name, (None,) if side == SBX else (None, 1))
+            for count in dict.fromkeys(count or most[name] for count in counts):
                 run = functools.partial(workers[name].ask, do="run", iterations=iterations, threads=count)
-                runs[f"{name}, {count}"] = common.Side(run, iterations * cell.rollout)
+                runs[name, count] = common.Side(run, iterations * cell.rollout)
                 one_round += iterations * each
-        rounds = (
-            options.rounds if math.isinf(seconds) else min(options.rounds, max(fewest_rounds, int(seconds / one_round)))
-        )
+        rounds = options.rounds
+        if math.isfinite(seconds):
+            rounds = min(rounds, max(fewest_rounds, int(seconds / one_round)))
         # Iterations that fill a run alone are warm after those before it.
-        is_warm = all(run.steps == sides[name.rpartition(", ")[0]][1].rollout for name, run in runs.items())
+        is_warm = not others and all(run.steps == sides[name][1].rollout for (name, _), run in runs.items())
         return common.interleave(runs, rounds, warm_up=int(not is_warm)), begun
 
 
-def measure(report: common.Report, cell: Cell, options: Options, at_least: float = SPEED) -> None:
-    """Time both sides of a cell in turns, and read their memory.
+def fastest(timings: dict[tuple[str, int], common.Timing], name: str) -> tuple[int, common.Timing]:
+    """Return with how many threads a side is fastest, and how long it took."""
+    found = ((threads, timing) for (side, threads), timing in timings.items() if side == name)
+    return max(found, key=lambda item: item[1].steps_per_second)
+
+
+def measure(report: common.Report, cell: Cell, at_least: float = SPEED) -> None:
+    """Time both sides of a cell in turns, read their memory, and add a row and its bars.
 
     Args:
       at_least: times as fast as stock SB3.
@@ -141,52 +148,28 @@ def measure(report: common.Report, cell: Cell, options: Options, at_least: float
     fewest_rounds = 2
     if cell in cells.further_cells():
         threads, fewest_rounds = (1,), FEWEST_TURNS
+    sides = {side: (side, cell) for side in (STOCK, OURS)}
     timings, begun = time_cells(
-        {side: (side, cell, None) for side in (STOCK, OURS)}, options, threads, SECONDS, fewest_rounds
+        sides, report.options, dict.fromkeys(sides, threads), seconds=SECONDS, fewest_rounds=fewest_rounds
     )
-    add(report, cell, timings, begun, options, at_least)
-
-
-def add(
-    report: common.Report,
-    cell: Cell,
-    timings: dict[str, common.Timing],
-    begun: dict[str, dict[str, Any]],
-    options: Options,
-    at_least: float,
-) -> None:
-    """The row of a cell, and its bars.
-
-    Args:
-      timings: by side and number of PyTorch's threads, as "stock SB3, 2".
-      begun: by side, what `peers.cell` answers to `begin`.
-    """
-    (stock_name, stock), (our_name, ours) = (
-        max(
-            ((name, timing) for name, timing in timings.items() if name.startswith(side)),
-            key=lambda item: item[1].steps_per_second,
-        )
-        for side in (STOCK, OURS)
-    )
+    (stock_threads, stock), (our_threads, ours) = (fastest(timings, side) for side in (STOCK, OURS))
     speed = ours.steps_per_second / stock.steps_per_second
-    first, megabytes = (
-        {side: begun[side][what] for side in (STOCK, OURS)} for what in ("first_seconds", "peak_megabytes")
-    )
-    memory = megabytes[OURS] / megabytes[STOCK]
+    memory = begun[OURS]["peak_megabytes"] / begun[STOCK]["peak_megabytes"]
+    seconds = begun[OURS]["first_seconds"]
     row: dict[str, Any] = {
         "cell": str(cell),
         "n_steps": cell.n_steps,
         "stock_steps_per_second": stock.steps_per_second,
-        "threads": stock_name.rpartition(" ")[2],
+        "threads": stock_threads,
         "bridge_steps_per_second": ours.steps_per_second,
-        "bridge_threads": our_name.rpartition(" ")[2],
+        "bridge_threads": our_threads,
         "times": speed,
         "at_worst": ours.row()["slowest"] / stock.row()["fastest"],
         "rounds": len(ours.seconds),
-        "stock_first": first[STOCK],
-        "bridge_first": first[OURS],
-        "stock_MB": megabytes[STOCK],
-        "bridge_MB": megabytes[OURS],
+        "stock_first": begun[STOCK]["first_seconds"],
+        "bridge_first": seconds,
+        "stock_MB": begun[STOCK]["peak_megabytes"],
+        "bridge_MB": begun[OURS]["peak_megabytes"],
         "times_MB": memory,
         "stock_MB_kept": begun[STOCK]["kept_megabytes"],
         "bridge_MB_kept": begun[OURS]["kept_megabytes"],
@@ -194,18 +177,13 @@ def add(
         "bridge_imports_MB": begun[OURS]["imports_megabytes"],
     }
     report.add("cells", [row])
-    if options.quick:
-        return
     report.bar(f"{cell}: steps per second, {OURS} / {STOCK}", speed, at_least)
     if cell in cells.named_cells():
-        seconds = first[OURS]
-        report.require(
-            f"{cell}: first iteration [s]", seconds, f"<= {NAMED_FIRST_SECONDS}", seconds <= NAMED_FIRST_SECONDS
-        )
-    report.require(f"{cell}: memory, {OURS} / {STOCK}", memory, f"<= {MEMORY}", memory <= MEMORY)
+        report.at_most(f"{cell}: first iteration [s]", seconds, NAMED_FIRST_SECONDS)
+    report.at_most(f"{cell}: memory, {OURS} / {STOCK}", memory, MEMORY)
 
 
-def measure_command(report: common.Report, command: cells.TrainCommand, options: Options) -> None:
+def measure_command(report: common.Report, command: cells.TrainCommand) -> None:
     """Time whole processes in turns: the command, with a compilation cache that one run has filled, and stock SB3."""
     settings = settings_for(command.algorithm, command.env_id, is_game=False, path=None)
     modules = {
@@ -227,7 +205,7 @@ def measure_command(report: common.Report, command: cells.TrainCommand, options:
                 raise RuntimeError(f"{side} ended with {process.returncode}: {process.stderr}")
 
         runs = {side: common.Side(functools.partial(run, side), command.total_timesteps) for side in modules}
-        timings = common.interleave(runs, min(options.rounds, FEWEST_TURNS), warm_up=1)
+        timings = common.interleave(runs, min(report.options.rounds, FEWEST_TURNS), warm_up=1)
     stock, ours = timings[STOCK], timings[OURS]
     speed = ours.steps_per_second / stock.steps_per_second
     row = {
@@ -239,35 +217,26 @@ def measure_command(report: common.Report, command: cells.TrainCommand, options:
         "rounds": len(ours.seconds),
     }
     report.add("commands", [row])
-    if not options.quick:
-        report.bar(f"{command}: {OURS} / {STOCK}", speed, SPEED)
+    report.bar(f"{command}: {OURS} / {STOCK}", speed, SPEED)
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__, rounds=9)
     parser.add_argument("--only", metavar="REGEX", default="", help="cells in whose name it is found; default: all")
-    arguments = parser.options(argv)
-    quick = arguments.quick
-    options = Options(arguments.rounds, quick)
-    commands, all_cells = (cells.quick_commands, cells.quick_cells) if quick else (cells.all_commands, cells.all_cells)
-    scripts: list[Cell | cells.TrainCommand] = [*commands(), *all_cells()]
-    chosen = [script for script in scripts if re.search(arguments.only, str(script))]
+    options = parser.options(argv)
+    scripts = cells.quick_scripts() if options.quick else cells.all_scripts()
+    chosen = [script for script in scripts if re.search(options.only, str(script))]
     if not chosen:
-        parser.error(f"--only {arguments.only!r} is found in no cell: {'; '.join(map(str, scripts))}.")
-    if not quick:
-        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of the workers, whose compile times are figures here
-
-    settings = {"only": arguments.only, "cells": len(chosen)}
-    settings |= {"rounds": options.rounds, "quick": quick}
-    report = common.Report("never_slower", settings, NOTES, arguments)
+        parser.error(f"--only {options.only!r} is found in no cell: {'; '.join(map(str, scripts))}.")
+    report = common.Report("never_slower", NOTES, options)
     for cell in chosen:
         if report.has("cells", cell=str(cell)) or report.has("commands", cell=str(cell)):
             continue
         try:
             if isinstance(cell, cells.TrainCommand):
-                measure_command(report, cell, options)
+                measure_command(report, cell)
             else:
-                measure(report, cell, options, NAMED_SPEED if cell in cells.named_cells() else SPEED)
+                measure(report, cell, NAMED_SPEED if cell in cells.named_cells() else SPEED)
         except RuntimeError as error:
             # A side that ended has said why. The other cells are worth knowing all the same.
             print(f"\n{cell}: {error}", flush=True)

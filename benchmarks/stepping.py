@@ -32,7 +32,6 @@ from benchmarks import common
 from benchmarks.common import Side
 from benchmarks.peers import client
 
-PARTS = ("vec_env", "compiled")
 ENV_ID = "CartPole-v1"
 ENVS = (ENV_ID, "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 NUM_ENVS = {"vec_env": (8, 64, 1024, 4096), "compiled": (64, 1024, 8192, 65536)}
@@ -86,30 +85,33 @@ def make_vec_envs(num_envs: int, envpool: ModuleType | None) -> dict[str, Any]:
     return venvs
 
 
-def time_vec_envs(
-    report: common.Report, num_envs: int, steps: int, shortest: float, rounds: int, envpool: ModuleType | None
-) -> None:
-    """`VecEnv.step` and nothing else, in runs of at least `shortest` seconds."""
+def steps_of(venv: Any, actions: np.ndarray, shortest: float) -> Side:
+    """Return `VecEnv.step` and nothing else, with all actions (steps, num_envs) in turns, for `shortest` seconds."""
+
+    def run(repeats: int) -> None:
+        for _ in range(repeats):
+            for action in actions:
+                venv.step(action)
+
+    venv.reset()
+    run(1)
+    start = time.perf_counter()
+    run(1)
+    repeats = max(1, math.ceil(shortest / (time.perf_counter() - start)))
+    return Side(lambda: run(repeats), repeats * actions.size)
+
+
+def time_vec_envs(report: common.Report, num_envs: int, envpool: ModuleType | None) -> None:
+    """Measure the steps of all VecEnvs in turns."""
+    quick = report.options.quick
+    steps = 10 if quick else STEPS.get(num_envs, max(10, 40_000 // num_envs))
     actions = np.random.default_rng(0).integers(0, 2, (steps, num_envs))
-
-    def side(venv: Any) -> Side:
-        def run(repeats: int) -> None:
-            for _ in range(repeats):
-                for action in actions:
-                    venv.step(action)
-
-        venv.reset()
-        run(1)
-        start = time.perf_counter()
-        run(1)
-        repeats = max(1, math.ceil(shortest / (time.perf_counter() - start)))
-        return Side(lambda: run(repeats), repeats * steps * num_envs)
-
     with contextlib.ExitStack() as closing:
-        venvs = make_vec_envs(num_envs, envpool)
-        for venv in venvs.values():
+        sides = {}
+        for name, venv in make_vec_envs(num_envs, envpool).items():
             closing.callback(venv.close)
-        timings = common.interleave({name: side(venv) for name, venv in venvs.items()}, rounds)
+            sides[name] = steps_of(venv, actions, 0.0 if quick else SHORTEST_RUN_SECONDS)
+        timings = common.interleave(sides, report.options.rounds)
     rows = [
         {"num_envs": num_envs, "vec_env": name}
         | timing.row()
@@ -209,15 +211,15 @@ def steps_that_fit(env_id: str, num_envs: int) -> int:
     return int(min(MAX_STEPS, MAX_TRAJECTORY_BYTES // bytes_per_step))
 
 
-def time_compiled(
-    report: common.Report, env_id: str, num_envs: int, num_steps: int, rounds: int, gymnax: ModuleType | None
-) -> None:
-    """Measure random rollouts of `num_steps` steps in all environments."""
+def time_compiled(report: common.Report, env_id: str, num_envs: int, gymnax: ModuleType | None) -> None:
+    """Measure random rollouts in all environments."""
+    num_steps = min(50 if report.options.quick else MAX_STEPS, steps_that_fit(env_id, num_envs))
     actions = draw_actions(env_id, num_steps, num_envs)
     functionals = {"jaxenvs": jaxenvs_functional(env_id, num_envs)}
     if gymnax is not None:
         functionals["gymnax"] = gymnax_functional(gymnax, env_id, num_envs)
-    timings = common.interleave({name: compiled(side, actions) for name, side in functionals.items()}, rounds)
+    sides = {name: compiled(functional, actions) for name, functional in functionals.items()}
+    timings = common.interleave(sides, report.options.rounds)
     report.add(
         "compiled",
         [{"env": env_id, "num_envs": num_envs, "side": name} | timing.row() for name, timing in timings.items()],
@@ -228,12 +230,10 @@ def time_compiled(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.Command(__doc__, parts=PARTS, rounds=9, quick_rounds=2)
+    parser = common.Command(__doc__, parts=tuple(NUM_ENVS), rounds=9)
     parser.add_argument("--num-envs", type=int, nargs="+", help=f"default {NUM_ENVS}; quick: 8")
-    parser.add_argument("--envs", nargs="+", help=f"of the part `compiled`; default {ENVS}; quick: {ENV_ID}")
     options = parser.options(argv)
     quick, parts = options.quick, options.parts
-    envs = options.envs or ([ENV_ID] if quick else list(ENVS))
 
     python = client.interpreter("gymnax", install=True) if "compiled" in parts and not quick else None
     if python is not None and Path(sys.prefix).resolve() != python.parent.parent.resolve():
@@ -244,24 +244,20 @@ def main(argv: list[str] | None = None) -> None:
         if not parts:
             return
 
-    settings = {"parts": " ".join(parts), "num_envs": options.num_envs, "rounds": options.rounds, "quick": quick}
-    report = common.Report("stepping", settings, NOTES, options)
+    report = common.Report("stepping", NOTES, options)
     if "vec_env" in parts:
         # SubprocVecEnv's processes are forked from one that has imported what they need.
         multiprocessing.set_forkserver_preload(["__main__", "stable_baselines3.common.vec_env"])
         envpool = common.peer("envpool")
         for num_envs in options.num_envs or ([8] if quick else NUM_ENVS["vec_env"]):
-            steps = 10 if quick else STEPS.get(num_envs, max(10, 40_000 // num_envs))
-            shortest = 0.0 if quick else SHORTEST_RUN_SECONDS
             if not report.has("vec_env", num_envs=num_envs):
-                time_vec_envs(report, num_envs, steps, shortest, options.rounds, envpool)
+                time_vec_envs(report, num_envs, envpool)
     if "compiled" in parts:
         gymnax = common.peer("gymnax")
-        for env_id in envs:
+        for env_id in [ENV_ID] if quick else ENVS:
             for num_envs in options.num_envs or ([8] if quick else NUM_ENVS["compiled"]):
-                num_steps = min(50 if quick else MAX_STEPS, steps_that_fit(env_id, num_envs))
                 if not report.has("compiled", env=env_id, num_envs=num_envs):
-                    time_compiled(report, env_id, num_envs, num_steps, options.rounds, gymnax)
+                    time_compiled(report, env_id, num_envs, gymnax)
     report.finish()
 
 

@@ -31,7 +31,7 @@ from benchmarks.common import CHECKOUT
 from benchmarks.never_slower import SHORTEST_RUN_SECONDS
 from benchmarks.peers.cell import GYMNASIUM, JAX, OURS, SBX, STOCK, Cell
 from benchmarks.peers.client import Worker
-from benchmarks.peers.worker import Setting, Training
+from benchmarks.peers.worker import Setting, Side
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options, faults
 
@@ -180,30 +180,21 @@ def cells(rows: Rows, name: str) -> None:
                 rows.add(cell=str(cell), side=f"{OURS} / the faster {STOCK}", times=speeds[OURS] / max(stock))
 
 
-def _peer(module: str) -> Callable[..., Training]:
-    def prepare(setting: Setting, iterations: int) -> Training:
-        peer = importlib.import_module(f"benchmarks.peers.{module}")
-        prepared: Training = peer.prepare(setting, iterations, {})
-        return prepared
-
-    return prepare
-
-
 def ppo(rows: Rows) -> None:
     """Train PPO with many environments, in one compiled function, beside other libraries."""
-    sides = {training.PURE: training.pure_training, training.PUREJAXRL: _peer("purejaxrl_style")}
-    sides |= {training.REJAX: _peer("rejax_worker")}
     for setting in [training.QUICK] if rows.quick else SETTINGS:
-        for name, prepare in sides.items():
-            _time_training(rows, prepare, setting, side=name)
+        _time_training(rows, training.pure_training, setting, side=training.PURE)
+        for name, module in training.PEERS.items():
+            with rows.side(setting=str(setting), side=name):
+                prepare = functools.partial(importlib.import_module(module).prepare, compiler_options={})
+                _time_training(rows, prepare, setting, side=name)
 
 
-def _time_training(rows: Rows, prepare: Callable[..., Training], setting: Setting, **about: Any) -> None:
+def _time_training(rows: Rows, prepare: Callable[..., Side], setting: Setting, **about: Any) -> None:
     about = {"setting": str(setting), **about}
     with rows.side(**about):
-        prepared = prepare(setting, ITERATIONS)
-        steps = ITERATIONS * setting.rollout
-        rows.time(prepared.run, steps, **about, compile_seconds=prepared.compile_seconds)
+        side = prepare(setting, iterations=ITERATIONS)
+        rows.time(side.run, side.steps, **about, compile_seconds=side.compile_seconds)
 
 
 def off_policy(rows: Rows) -> None:

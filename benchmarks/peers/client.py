@@ -9,18 +9,18 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Self, cast
 
-from benchmarks.peers.worker import Setting, Training
+from benchmarks.common import CHECKOUT
+from benchmarks.peers.worker import Setting, Side
 
-CHECKOUT = Path(__file__).parent.parent.parent
 ENVIRONMENTS = CHECKOUT / ".bench"
 
 
-def interpreter(name: str, install: bool) -> Path | None:
+def interpreter(name: str, install: bool = False) -> Path | None:
     """Return a Python with another library, installed once in `.bench/<name>` from `<name>-requirements.txt`.
 
     Returns:
@@ -55,6 +55,13 @@ def constraints_beside(requirements: str) -> str:
     return "".join(line for line in ours if line.partition("==")[0] not in pinned)
 
 
+def versions(python: Path, packages: Sequence[str]) -> str:
+    """Return the versions of packages in the environment of a library."""
+    code = "import importlib.metadata, sys\nfor name in sys.argv[1:]: print(name, importlib.metadata.version(name))"
+    done = subprocess.run([python, "-c", code, *packages], capture_output=True, text=True, check=True)
+    return ", ".join(done.stdout.splitlines())
+
+
 class Worker:
     """A process that runs `worker.answer`, with the cores and the environment variables of this one."""
 
@@ -65,7 +72,6 @@ class Worker:
           python: of the environment with what it imports.
         """
         self.module = module
-        self.versions: dict[str, str] = {}
         # jaxenvs.learn gives XLA's pool of this process some threads to spare; the peers' pools stay as they come.
         environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
         self._process = subprocess.Popen(
@@ -79,7 +85,7 @@ class Worker:
 
     def prepare(
         self, setting: Setting, iterations: int, compiler_options: Mapping[str, str] = MappingProxyType({})
-    ) -> Training:
+    ) -> Side:
         """Compile a training in the process, with JAX's defaults or other options. It replaces the one before."""
         answer = self.ask(
             do="prepare",
@@ -87,12 +93,7 @@ class Worker:
             iterations=iterations,
             compiler_options=dict(compiler_options),
         )
-        self.versions = answer["versions"]
-        return Training(lambda: self.ask(do="run")["seconds"], iterations, answer["compile_seconds"])
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
+        return Side(lambda: self.ask(do="run"), **answer)
 
     def ask(self, **command: Any) -> Any:
         """Send a command, whose name is its `do`, and return the answer of the process."""
@@ -110,4 +111,4 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._process.communicate()  # it ends when there are no more commands

@@ -22,7 +22,7 @@ from flax.linen.initializers import constant, orthogonal
 from flax.training.train_state import TrainState
 from gymnax.wrappers.purerl import FlattenObservationWrapper, LogWrapper
 
-from benchmarks.peers.worker import Setting, Training, compiled_training, serve
+from benchmarks.peers.worker import Setting, Side, compiled_training, serve
 
 
 class ActorCritic(nn.Module):
@@ -61,7 +61,7 @@ class Runner(NamedTuple):
     key: jax.Array
 
 
-def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Training:
+def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Side:
     """Return the whole training as one compiled function, from state to state."""
     env, env_params = gymnax.make("CartPole-v1")
     env = LogWrapper(FlattenObservationWrapper(env))
@@ -75,7 +75,7 @@ def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, st
         return jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, env_state, action, env_params)
 
     init, train = training_functions(reset, step, env.action_space(env_params).n, setting, iterations)
-    return compiled_training(init, train, jax.random.PRNGKey(0), iterations, compiler_options)
+    return compiled_training(init, train, iterations * setting.rollout, compiler_options)
 
 
 def training_functions(
@@ -84,13 +84,11 @@ def training_functions(
     num_actions: int,
     setting: Setting,
     iterations: int,
-    learning_rate: Any = None,
 ) -> tuple[Callable[..., Runner], Callable[..., Any]]:
     """Return the functions that start a training and continue it for some iterations.
 
     Args:
       reset, step: of all `setting.n_envs` environments together, with a key.
-      learning_rate: a schedule of optax, over gradient steps; by default the setting's number.
     """
     network = ActorCritic(num_actions)
 
@@ -99,7 +97,7 @@ def training_functions(
         observation, env_state = reset(reset_key)
         optimizer = optax.chain(
             optax.clip_by_global_norm(setting.max_grad_norm),
-            optax.adam(learning_rate or setting.learning_rate, eps=1e-5),
+            optax.adam(setting.learning_rate, eps=1e-5),
         )
         params = network.init(init_key, observation)
         return Runner(
@@ -177,4 +175,4 @@ def _log_prob(logits: jax.Array, action: jax.Array) -> jax.Array:
 
 
 if __name__ == "__main__":
-    serve(prepare, ["gymnax", "flax", "optax", "jax"])
+    serve(prepare)

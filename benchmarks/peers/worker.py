@@ -3,15 +3,14 @@
 It reads commands from its standard input and answers each on its standard output, a line of JSON for a line of JSON:
 
     {"do": "prepare", "setting": {...}, "iterations": 20, "compiler_options": {}}
-        ->  {"compile_seconds": 1.5, "versions": {...}}
-    {"do": "run"}  ->  {"seconds": 0.5}
+        ->  {"steps": 40960, "compile_seconds": 1.5}
+    {"do": "run"}  ->  {}
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
-import importlib.metadata
 import json
 import os
 import resource
@@ -53,49 +52,36 @@ class Setting:
 
 
 @dataclasses.dataclass
-class Training:
-    """A training that continues a few iterations at a time.
+class Side:
+    """One side of a comparison.
 
     Attributes:
-      run: trains for some more iterations, and returns when that is done.
-      iterations: how many.
-      compile_seconds: what was spent before the first; None if nothing is compiled.
+      run: does the work once; what it returns is waited for and kept until the clock has stopped.
+      steps: environment steps in one run, of all environments together.
+      compile_seconds: what was spent before the first run; None if nothing is compiled.
     """
 
     run: Callable[[], Any]
-    iterations: int
+    steps: int
     compile_seconds: float | None = None
 
 
-Prepare = Callable[[Setting, int, Mapping[str, str]], Training]
-
-
-def sb3_training(model: Any, setting: Setting, iterations: int, compiles: bool) -> Training:
-    """Return a training of a model with SB3's `learn`. The first iteration minus the second is compilation."""
-
-    def learn(count: int) -> float:
-        start = time.perf_counter()
-        model.learn(count * setting.rollout, reset_num_timesteps=False)
-        return time.perf_counter() - start
-
-    first, second = learn(1), learn(1)
-    return Training(lambda: learn(iterations), iterations, first - second if compiles else None)
+Prepare = Callable[[Setting, int, Mapping[str, str]], Side]
 
 
 def compiled_training(
     init: Callable[[Any], Any],
     train: Callable[[Any], tuple[Any, Any]],
-    key: Any,
-    iterations: int,
+    steps: int,
     compiler_options: Mapping[str, str],
-) -> Training:
+) -> Side:
     """Return a training of two pure functions: key to state, and state to state and metrics."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
     start = time.perf_counter()
-    state = jax.jit(init)(key)
+    state = jax.jit(init)(jax.random.PRNGKey(0))
     seconds = time.perf_counter() - start
     # The first state has weak types, the later ones have not: so that one compiled function takes both, it gets theirs.
     later, _ = jax.eval_shape(train, state)
@@ -109,31 +95,26 @@ def compiled_training(
         state, metrics = jax.block_until_ready(compiled(state))
         return metrics
 
-    return Training(run, iterations, seconds)
+    return Side(run, steps, seconds)
 
 
-def serve(prepare: Prepare, packages: list[str]) -> None:
+def serve(prepare: Prepare) -> None:
     """Answer the commands `prepare` and `run` until there are no more.
 
     Args:
       prepare: creates a training from a setting, a number of iterations and compiler options.
-      packages: whose versions to report.
     """
-    training: Training | None = None
+    prepared: list[Side] = []
 
     def prepare_anew(setting: dict[str, Any], iterations: int, compiler_options: dict[str, str]) -> dict[str, Any]:
-        nonlocal training
-        training = None
-        training = prepare(Setting(**setting), iterations, compiler_options)
-        versions = {package: importlib.metadata.version(package) for package in packages}
-        return {"compile_seconds": training.compile_seconds, "versions": versions}
+        prepared.clear()  # before another takes memory
+        side = prepare(Setting(**setting), iterations, compiler_options)
+        prepared.append(side)
+        return {"steps": side.steps, "compile_seconds": side.compile_seconds}
 
     def run() -> dict[str, Any]:
-        if training is None:
-            raise ValueError("expected the command prepare before run.")
-        start = time.perf_counter()
-        training.run()
-        return {"seconds": time.perf_counter() - start}
+        prepared[0].run()
+        return {}
 
     answer({"prepare": prepare_anew, "run": run})
 
@@ -149,10 +130,7 @@ def answer(handlers: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
         command = json.loads(line)
-        name = command.pop("do")
-        if name not in handlers:
-            raise ValueError(f"do must be one of {', '.join(handlers)}, got {name!r}.")
-        print(json.dumps(handlers[name](**command)), file=answers, flush=True)
+        print(json.dumps(handlers[command.pop("do")](**command)), file=answers, flush=True)
         # After the answer, so that no run pays for what another left.
         gc.collect()
 

@@ -1,5 +1,6 @@
 """The benchmarks run, print what they should, and give both sides the same work."""
 
+import argparse
 import contextlib
 import json
 import re
@@ -40,7 +41,6 @@ def test_stepping_writes_every_side(tmp_path):
         stepping.PROCESSES,
     ]
     assert [row["side"] for row in content["tables"]["compiled"]][:1] == ["jaxenvs"]
-    assert len(content["bars"]) == 2
     stepping.main(["--quick", "--parts", "compiled", "--num-envs", "4", "--rounds", "1", "--output", str(tmp_path)])
     tables = json.loads((tmp_path / "stepping.json").read_text())["tables"]
     assert {row["num_envs"] for row in tables["compiled"]} == {4, 8}
@@ -92,8 +92,10 @@ def test_vec_envs_without_peers_say_so_and_go_on(tmp_path, monkeypatch, capsys):
     ]
 
 
-def report_in(folder, name="some"):
-    return common.Report(name, {}, ["a note", "another"], common.Command(None).options(["--output", str(folder)]))
+def report_in(folder, rounds=9):
+    """A report of a run that is not quick, in a folder, or written nowhere."""
+    options = argparse.Namespace(output=folder, quick=False, rounds=rounds)
+    return common.Report("some", ["a note", "another"], options)
 
 
 def test_a_row_of_results_is_a_line_once_it_is_measured(tmp_path):
@@ -107,10 +109,12 @@ def test_a_row_of_results_is_a_line_once_it_is_measured(tmp_path):
 
 
 def test_quick_figures_do_not_replace_results(capsys):
-    options = common.Command(None).options(["--quick"])
-    report = common.Report("nothing", {}, [], options)
+    report = common.Report("nothing", [], common.Command(None).options(["--quick"]))
     report.add("speeds", [{"env": "a"}])
+    report.bar("a", 1.0, 2)
+    report.at_most("b", 1.0, 0.5)
     report.finish()
+    assert report.content["bars"] == []
     assert "nothing written" in capsys.readouterr().out
 
 
@@ -222,21 +226,20 @@ def test_a_cell_is_held_against_the_faster_stock_sb3_each_side_at_its_best_and_i
         "Worker",
         fake_worker({"stock SB3": 0.1, "bridge": 1.0}, {"stock SB3": 50.0, "bridge": 60.0}),
     )
-    rates = {"stock SB3, 2": 10.0, "bridge, 2": 30.0, "stock SB3, 1": 20.0, "bridge, 1": 25.0}
+    rates = {(STOCK, 2): 10.0, (OURS, 2): 30.0, (STOCK, 1): 20.0, (OURS, 1): 25.0}
 
     def interleave(sides, rounds, warm_up):
         assert (rounds, warm_up) == (2, 1)  # of three seconds each, and stock SB3's runs of five iterations
-        assert {name: side.steps for name, side in sides.items()} == {
-            name: 40 * (1 if name.startswith("bridge") else 5) for name in rates
-        }
+        steps = {(name, threads): 40 * (1 if name == OURS else 5) for name, threads in rates}
+        assert {name: side.steps for name, side in sides.items()} == steps
         return {name: common.Timing(side.steps, [side.steps / rates[name]]) for name, side in sides.items()}
 
     monkeypatch.setattr(never_slower.common, "interleave", interleave)
-    report = common.Report("never_slower", {}, [])
-    never_slower.measure(report, cells.quick_cells()[0], never_slower.Options(rounds=9, quick=False))
+    report = report_in(None)
+    never_slower.measure(report, cells.quick_cells()[0])
     [row] = report.content["tables"]["cells"]
-    assert (row["times"], row["threads"], row["times_MB"]) == (pytest.approx(1.5), "1", pytest.approx(1.2))
-    assert row["bridge_threads"] == "2"
+    assert (row["times"], row["threads"], row["times_MB"]) == (pytest.approx(1.5), 1, pytest.approx(1.2))
+    assert row["bridge_threads"] == 2
     assert [bar["met"] for bar in report.content["bars"]] == [True, False]
 
 
@@ -247,14 +250,14 @@ def test_cells_with_callbacks_take_turns_five_times_on_one_thread(monkeypatch, c
     def interleave(sides, rounds, warm_up):
         assert rounds == never_slower.FEWEST_TURNS
         assert {name: side.steps for name, side in sides.items()} == {
-            name: cell.fewest_iterations * cell.rollout for name in (f"{STOCK}, 1", f"{OURS}, 1")
+            (name, 1): cell.fewest_iterations * cell.rollout for name in (STOCK, OURS)
         }
         return {name: common.Timing(side.steps, [1.0]) for name, side in sides.items()}
 
     monkeypatch.setattr(never_slower.common, "interleave", interleave)
     cell = cells.callback_cell("SAC", JAX, callbacks.SCHEDULED)
-    report = common.Report("never_slower", {}, [])
-    never_slower.measure(report, cell, never_slower.Options(rounds=9, quick=False))
+    report = report_in(None)
+    never_slower.measure(report, cell)
     assert len(report.content["tables"]["cells"]) == 1
 
 
@@ -282,11 +285,9 @@ def test_never_slower_quick_writes_a_row_for_each_cell(tmp_path):
 def test_off_policy_is_compared_with_each_peer_on_gymnasiums_environments():
     sac = off_policy.STEPS[0]
     zoo = next(each for each in off_policy.STEPS if "gradient_steps" in each.cell.settings)
-    options = off_policy.Options(1, quick=False, sbx="python")
-    sides = [(side, cell.environments) for side, cell in off_policy.sides_of(sac, options)]
+    sides = [(side, cell.environments) for side, cell in off_policy.sides_of(sac, has_sbx=True).values()]
     assert sides == [(OURS, JAX), (OURS, HOST), (STOCK, HOST), (SBX, HOST)]
-    options.sbx = None
-    assert [side for side, _ in off_policy.sides_of(sac, options)] == [OURS, OURS, STOCK]
+    assert [side for side, _ in off_policy.sides_of(sac, has_sbx=False).values()] == [OURS, OURS, STOCK]
     assert zoo.cell.settings["gradient_steps"] == 128
     assert "policy_kwargs" not in zoo.cell.arguments  # the network's name says it
     assert "n_steps" not in zoo.cell.arguments  # which are those of returns, off-policy
@@ -295,16 +296,17 @@ def test_off_policy_is_compared_with_each_peer_on_gymnasiums_environments():
 def test_the_bars_of_off_policy_are_held_against_the_faster_of_each_side(monkeypatch):
     ones = dict.fromkeys((OURS, STOCK, SBX), 1.0)
     monkeypatch.setattr(never_slower.client, "Worker", fake_worker(ones, ones))
-    ours = {f"{OURS}, {JAX}, 1": 40.0, f"{OURS}, {HOST}, 2": 36.0}
-    rates = ours | {f"{STOCK}, {HOST}, 1": 8.0, f"{STOCK}, {HOST}, 2": 10.0, f"{SBX}, {HOST}, 2": 20.0}
+    at = {(OURS, JAX, 1): 40.0, (OURS, HOST, 2): 36.0}
+    at |= {(STOCK, HOST, 1): 8.0, (STOCK, HOST, 2): 10.0, (SBX, HOST, 2): 20.0}
+    rates = {(f"{side}, {kind}", threads): rate for (side, kind, threads), rate in at.items()}
 
     def interleave(sides, rounds, warm_up):
-        assert f"{SBX}, {HOST}, 1" not in sides
+        assert (f"{SBX}, {HOST}", 1) not in sides
         return {name: common.Timing(side.steps, [side.steps / rates.get(name, 1.0)]) for name, side in sides.items()}
 
     monkeypatch.setattr(never_slower.common, "interleave", interleave)
-    report = common.Report("off_policy", {}, [])
-    off_policy.measure(report, off_policy.STEPS[0], off_policy.Options(1, quick=False, sbx="python"))
+    report = report_in(None)
+    off_policy.measure(report, off_policy.STEPS[0], has_sbx=True)
     assert [round(bar["value"], 6) for bar in report.content["bars"]] == [4, 2, 3.6, 1.8]
     assert [bar["met"] for bar in report.content["bars"]] == [True] * 4
     assert {row["environments"] for row in report.content["tables"]["steps"]} == {f"1 {JAX}", f"1 {GYMNASIUM}"}

@@ -1,22 +1,23 @@
 """The training benchmarks: the other libraries, the clocks, and the tables that they write."""
 
+import argparse
+import dataclasses
 import json
 
 import jax
 import numpy as np
 import pytest
-import stable_baselines3
 
 from benchmarks import common, training
 from benchmarks.peers import client
-from benchmarks.peers.worker import Setting, Training, sb3_training
-from bridge import make_vec_env
+from benchmarks.peers.cell import GYMNASIUM, JAX, Cell
+from benchmarks.peers.worker import Setting, Side
 from jaxenvs import learn
 
 SETTING = Setting(4, 8, batch_size=16, n_epochs=2)
 
 FAKE_WORKER = """
-from benchmarks.peers.worker import Training, serve
+from benchmarks.peers.worker import Side, serve
 runs = []
 def prepare(setting, iterations, compiler_options):
     print("libraries print what they like")
@@ -24,8 +25,8 @@ def prepare(setting, iterations, compiler_options):
         runs.append(setting.rollout)
         if len(runs) > 2:
             raise SystemExit(7)
-    return Training(run, iterations, compile_seconds=0.25)
-serve(prepare, ["numpy"])
+    return Side(run, iterations * setting.rollout, compile_seconds=0.25)
+serve(prepare)
 """
 
 
@@ -37,16 +38,10 @@ def worker(tmp_path, monkeypatch):
         yield worker
 
 
-def tiny_model():
-    return stable_baselines3.PPO("MlpPolicy", make_vec_env("CartPole-v1", 4), n_steps=8, batch_size=16, n_epochs=1)
-
-
 def test_a_worker_prepares_and_runs_whatever_its_libraries_print(worker):
     prepared = worker.prepare(SETTING, iterations=3)
-    assert prepared.compile_seconds == 0.25
-    assert prepared.iterations == 3
-    assert worker.versions.keys() == {"numpy"}
-    assert 0 <= prepared.run() < 1
+    assert (prepared.compile_seconds, prepared.steps) == (0.25, 3 * SETTING.rollout)
+    prepared.run()
 
 
 def test_a_worker_that_ends_is_named_with_what_it_was_asked(worker):
@@ -57,7 +52,7 @@ def test_a_worker_that_ends_is_named_with_what_it_was_asked(worker):
         prepared.run()
 
 
-@pytest.mark.parametrize("name", training.PEERS)
+@pytest.mark.parametrize("name", ["rejax", "sbx"])
 def test_a_peer_that_is_not_installed_is_skipped_with_a_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(client, "ENVIRONMENTS", client.CHECKOUT / ".bench" / "nowhere")
     assert client.interpreter(name, install=False) is None
@@ -73,61 +68,44 @@ def test_the_versions_that_a_peer_needs_come_before_ours():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", training.DIFFERENCES)
 def test_a_peer_trains(name):
-    [(environment, module)] = [
-        (environment, modules[name]) for environment, modules in training.PEERS.items() if name in modules
-    ]
-    python = client.interpreter(environment, install=False)
+    _, library, packages = training.DIFFERENCES[name]
+    python = client.interpreter(library)
     if python is None:
         pytest.skip(f"{name} is not installed")
-    with client.Worker(module, python) as worker:
+    assert "jax " in client.versions(python, packages)
+    if name == training.SBX:
+        with client.Worker("benchmarks.peers.cell", python) as worker:
+            worker.ask(do="load", side=name, environments=GYMNASIUM)
+            cell = Cell("PPO", "MlpPolicy 64-64", GYMNASIUM, 4, 8, settings={"batch_size": 16, "n_epochs": 2})
+            assert worker.ask(do="begin", cell=dataclasses.asdict(cell))["first_seconds"] > 0
+            return
+    with client.Worker(training.PEERS[name], python) as worker:
         prepared = worker.prepare(SETTING, iterations=2)
         assert prepared.compile_seconds > 0
-        assert prepared.run() > 0
-        assert prepared.run() > 0
-        assert "jax" in worker.versions
-
-
-@pytest.mark.thorough
-def test_an_sb3_training_goes_on_by_its_iterations():
-    model = tiny_model()
-    prepared = sb3_training(model, SETTING, iterations=3, compiles=False)
-    before = model.num_timesteps
-    prepared.run()
-    assert model.num_timesteps - before == 3 * SETTING.rollout
-    assert prepared.compile_seconds is None
+        prepared.run()
+        prepared.run()
 
 
 def test_bars_are_held_against_the_faster_stock_sb3(monkeypatch):
-    seconds = {
-        training.OURS: 1.0,
-        training.PURE: 0.5,
-        f"{training.STOCK}, 2 threads": 40.0,
-        f"{training.STOCK}, 1 thread": 30.0,
-    }
+    rates = {(training.OURS, 2): 30.0, (training.PURE, 0): 60.0, (training.STOCK, 2): 0.75, (training.STOCK, 1): 1.0}
 
-    def interleave(sides, rounds):
-        return {name: common.Timing(side.steps, [seconds[name] * side.steps]) for name, side in sides.items()}
+    def time_cells(sides, options, threads, others):
+        assert {*sides, *others} == {name for name, _ in rates}
+        assert threads == {training.OURS: (None,)}
+        begun = {name: {"first_seconds": 3.0, "iteration_seconds": 1.0} for name in sides}
+        return {name: common.Timing(1, [1 / rate]) for name, rate in rates.items()}, begun
 
-    for make in ("model_training", "pure_training"):
-        monkeypatch.setattr(training, make, lambda *_, **__: Training(lambda: None, 1))
-    monkeypatch.setattr(training.common, "interleave", interleave)
-    report = common.Report("training", {}, [])
-    options = training.Options(rounds=1, threads=2, quick=False, peers={})
-    training.compare(
-        report,
-        "a",
-        training.SMALL,
-        options,
-        training.JAX_ENVS,
-        training.GYMNASIUM_ENVS,
-        (training.SBX,),
-        {"stock SB3": 20},
-    )
+    monkeypatch.setattr(training, "time_cells", time_cells)
+    report = common.Report("training", [], argparse.Namespace(output=None, quick=False, rounds=1))
+    kinds = {training.OURS: JAX, training.STOCK: GYMNASIUM}
+    others = {training.PURE: Side(lambda: None, 1, compile_seconds=9.0)}
+    training.compare(report, "a", training.SMALL, kinds, others, {"stock SB3": 20, "SBX": 10})
     [bar] = report.content["bars"]
-    assert bar["value"] == pytest.approx(30)
-    assert bar["met"]
-    environments = [row["environments"] for row in report.content["tables"]["training"]]
-    assert environments == [training.JAX_ENVS, "VectorEnv", training.GYMNASIUM_ENVS, training.GYMNASIUM_ENVS]
+    assert (bar["value"], bar["met"]) == (pytest.approx(30), True)
+    rows = report.content["tables"]["training"]
+    assert [row["environments"] for row in rows] == ["JaxVecEnv", "VectorEnv", "DummyVecEnv", "DummyVecEnv"]
+    assert [row["compile_seconds"] for row in rows] == [2, 9, None, None]
+    assert [row["side"] for row in rows[2:]] == ["stock SB3, 2 threads", "stock SB3, 1 thread"]
 
 
 @pytest.mark.thorough
@@ -145,7 +123,7 @@ def test_a_pure_training_goes_on_with_its_parameters():
 @pytest.mark.slow
 def test_training_quick_writes_its_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "ENVIRONMENTS", client.CHECKOUT / ".bench" / "nowhere")
-    training.main(["--quick", "--only", "a", "--output", str(tmp_path)])  # b and c are as a
+    training.main(["--quick", "--parts", "a", "--output", str(tmp_path)])  # b and c are as a
     content = json.loads((tmp_path / "training.json").read_text())
     assert set(content["tables"]) == {"training", "peers"}
     assert [row["part"] for row in content["tables"]["training"] if row["side"] == training.OURS] == ["a"]
@@ -156,7 +134,7 @@ def test_training_quick_writes_its_tables(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.thorough  # two scripts of few lines in processes of their own, as the examples
 def test_training_quick_solves_cartpole_by_both_scripts(tmp_path):
-    training.main(["--quick", "--only", "d", "--output", str(tmp_path)])
+    training.main(["--quick", "--parts", "d", "--output", str(tmp_path)])
     content = json.loads((tmp_path / "training.json").read_text())
     assert {row["side"].partition(",")[0] for row in content["tables"]["solved"]} == {training.OURS, training.STOCK}
     assert content["bars"] == []

@@ -1,5 +1,6 @@
 """The cells of benchmarks.never_slower are what they should be, and do what they should in every run."""
 
+import argparse
 import dataclasses
 import itertools
 import json
@@ -115,10 +116,10 @@ def test_a_command_is_timed_after_a_run_that_fills_the_cache(monkeypatch, capsys
         assert "JAX_ENABLE_COMPILATION_CACHE" not in env
         return subprocess.CompletedProcess(line, 0)
 
-    report = common.Report("never_slower", {}, [])
+    report = common.Report("never_slower", [], argparse.Namespace(output=None, quick=False, rounds=9))
     monkeypatch.setattr(never_slower.subprocess, "run", process)
     monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
-    never_slower.measure_command(report, cells.all_commands()[0], never_slower.Options(rounds=9, quick=False))
+    never_slower.measure_command(report, cells.all_scripts()[0])
     assert [line for line, _ in lines[:2]] == [
         ["benchmarks.peers.stock_script", "sac", "Pendulum-v1"],
         ["jaxenvs.cli", "train", "sac"],
