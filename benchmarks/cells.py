@@ -46,24 +46,9 @@ SHORT_ROLLOUTS = {"DQN": {"train_freq": 1}, "PPO": {"batch_size": 16}}
 SHORT_STEPS = {"DQN": 64, "PPO": 16}
 DICTS = "MlpPolicy 64-64, 100,000 dicts"
 
-
-@dataclasses.dataclass(frozen=True)
-class TrainCommand:
-    """A run of `jaxenvs train`, to compare with `peers.stock_script`."""
-
-    algorithm: str
-    env_id: str
-    total_timesteps: int
-    eval_freq: int = 0
-
-    @property
-    def arguments(self) -> list[str]:
-        """The arguments of both sides."""
-        evaluates = ["--eval-freq", str(self.eval_freq)] if self.eval_freq else []
-        return [self.algorithm, self.env_id, "--total-timesteps", str(self.total_timesteps), *evaluates]
-
-    def __str__(self) -> str:
-        return " ".join(["jaxenvs train", *self.arguments])
+# Arguments of `jaxenvs train`, which is compared with `peers.stock_script`.
+COMMANDS = ("sac Pendulum-v1 --total-timesteps 2000", "ppo CartPole-v1 --total-timesteps 50000 --eval-freq 10000")
+QUICK_COMMANDS = ("ppo CartPole-v1 --total-timesteps 1000 --eval-freq 500",)
 
 
 def make_cell(algorithm: str, network: str, environments: str, n_envs: int, normalize: bool = False) -> Cell:
@@ -120,7 +105,7 @@ def further_cells() -> list[Cell]:
 
 
 def all_cells() -> list[Cell]:
-    """Return the cells of the table."""
+    """Return the cells of the table, in the order in which they are measured."""
     cells = [
         make_cell(algorithm, network, environments, n_envs)
         for algorithm in ("A2C", "PPO")
@@ -153,17 +138,6 @@ def all_cells() -> list[Cell]:
     # Images and the environments of the host leave the least to be gained, and the fewest of them the most to be lost.
     cells.sort(key=lambda cell: (not cell.has_images, cell.environments == JAX, cell.n_envs))
     return named_cells() + further_cells() + cells
-
-
-def all_scripts() -> list[TrainCommand | Cell]:
-    """Return the commands and cells of the tables, in the order in which they are measured."""
-    commands = [TrainCommand("sac", "Pendulum-v1", 2000), TrainCommand("ppo", "CartPole-v1", 50_000, eval_freq=10_000)]
-    return [*commands, *all_cells()]
-
-
-def quick_scripts() -> list[TrainCommand | Cell]:
-    """Return a small command and small cells."""
-    return [TrainCommand("ppo", "CartPole-v1", 1000, eval_freq=500), *quick_cells()]
 
 
 def quick_cells() -> list[Cell]:

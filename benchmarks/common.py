@@ -238,11 +238,9 @@ class Report:
 
     def finish(self) -> None:
         """Print the targets, and where everything is."""
-        print("\n## bars")
-        if self.content["bars"]:
-            print(f"\n{markdown(self.content['bars'])}")
-        else:
-            print("\nnone")
+        bars = self.content["bars"]
+        print(f"\n## bars\n\n{markdown(bars) if bars else 'none'}")
+        print(f"\n{sum(not bar['met'] for bar in bars)} bars missed")
         if self._path is None:
             print("\nnothing written: --quick figures are no results (choose a folder with --output)")
         else:

@@ -183,12 +183,17 @@ def measure(report: common.Report, cell: Cell, at_least: float = SPEED) -> None:
     report.at_most(f"{cell}: memory, {OURS} / {STOCK}", memory, MEMORY)
 
 
-def measure_command(report: common.Report, command: cells.TrainCommand) -> None:
-    """Time whole processes in turns: the command, with a compilation cache that one run has filled, and stock SB3."""
-    settings = settings_for(command.algorithm, command.env_id, is_game=False, path=None)
+def measure_command(report: common.Report, command: str) -> None:
+    """Time whole processes in turns: `jaxenvs train`, with a compilation cache that one run has filled, and stock SB3.
+
+    Args:
+      command: the arguments of both.
+    """
+    name, arguments = f"jaxenvs train {command}", command.split()
+    settings = settings_for(*arguments[:2], is_game=False, path=None)
     modules = {
-        STOCK: ["benchmarks.peers.stock_script", *command.arguments, "--settings", json.dumps(settings)],
-        OURS: ["jaxenvs.cli", "train", *command.arguments],
+        STOCK: ["benchmarks.peers.stock_script", *arguments, "--settings", json.dumps(settings)],
+        OURS: ["jaxenvs.cli", "train", *arguments],
     }
     not_of_a_command = ("JAX_ENABLE_COMPILATION_CACHE", "PJRT_NPROC")
     environment = {name: value for name, value in os.environ.items() if name not in not_of_a_command}
@@ -196,53 +201,46 @@ def measure_command(report: common.Report, command: cells.TrainCommand) -> None:
         environment["JAXENVS_CACHE"] = f"{folder}/cache"
 
         def run(side: str) -> None:
-            out = tempfile.mkdtemp(dir=folder)
-            line = [sys.executable, "-m", *modules[side], "--out", f"{out}/run"]
+            line = [sys.executable, "-m", *modules[side], "--out", f"{tempfile.mkdtemp(dir=folder)}/run"]
             process = subprocess.run(
                 line, cwd=common.CHECKOUT, env=environment, check=False, capture_output=True, text=True
             )
             if process.returncode:
                 raise RuntimeError(f"{side} ended with {process.returncode}: {process.stderr}")
 
-        runs = {side: common.Side(functools.partial(run, side), command.total_timesteps) for side in modules}
+        runs = {side: common.Side(functools.partial(run, side), 1) for side in modules}
         timings = common.interleave(runs, min(report.options.rounds, FEWEST_TURNS), warm_up=1)
-    stock, ours = timings[STOCK], timings[OURS]
-    speed = ours.steps_per_second / stock.steps_per_second
-    row = {
-        "cell": str(command),
-        "stock_seconds": statistics.median(stock.seconds),
-        "bridge_seconds": statistics.median(ours.seconds),
-        "times": speed,
-        "at_worst": min(stock.seconds) / max(ours.seconds),
-        "rounds": len(ours.seconds),
-    }
-    report.add("commands", [row])
-    report.bar(f"{command}: {OURS} / {STOCK}", speed, SPEED)
+    stock, ours = (timings[side].seconds for side in (STOCK, OURS))
+    times = statistics.median(stock) / statistics.median(ours)
+    row = {"cell": name, "stock_seconds": statistics.median(stock), "bridge_seconds": statistics.median(ours)}
+    report.add("commands", [row | {"times": times, "at_worst": min(stock) / max(ours), "rounds": len(ours)}])
+    report.bar(f"{name}: {OURS} / {STOCK}", times, SPEED)
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__, rounds=9)
     parser.add_argument("--only", metavar="REGEX", default="", help="cells in whose name it is found; default: all")
     options = parser.options(argv)
-    scripts = cells.quick_scripts() if options.quick else cells.all_scripts()
-    chosen = [script for script in scripts if re.search(options.only, str(script))]
+    commands, some = (
+        (cells.QUICK_COMMANDS, cells.quick_cells()) if options.quick else (cells.COMMANDS, cells.all_cells())
+    )
+    scripts = {f"jaxenvs train {command}": functools.partial(measure_command, command=command) for command in commands}
+    for cell in some:
+        at_least = NAMED_SPEED if cell in cells.named_cells() else SPEED
+        scripts[str(cell)] = functools.partial(measure, cell=cell, at_least=at_least)
+    chosen = [name for name in scripts if re.search(options.only, name)]
     if not chosen:
-        parser.error(f"--only {options.only!r} is found in no cell: {'; '.join(map(str, scripts))}.")
+        parser.error(f"--only {options.only!r} is found in no cell: {'; '.join(scripts)}.")
     report = common.Report("never_slower", NOTES, options)
-    for cell in chosen:
-        if report.has("cells", cell=str(cell)) or report.has("commands", cell=str(cell)):
+    for name in chosen:
+        if report.has("cells", cell=name) or report.has("commands", cell=name):
             continue
         try:
-            if isinstance(cell, cells.TrainCommand):
-                measure_command(report, cell)
-            else:
-                measure(report, cell, NAMED_SPEED if cell in cells.named_cells() else SPEED)
+            scripts[name](report)
         except RuntimeError as error:
             # A side that ended has said why. The other cells are worth knowing all the same.
-            print(f"\n{cell}: {error}", flush=True)
-            report.require(f"{cell}: runs to the end", 0.0, "both sides", met=False)
-    missed = [bar["what"] for bar in report.content["bars"] if not bar["met"]]
-    print(f"\n{len(missed)} bars missed" + "".join(f"\n- {what}" for what in missed))
+            print(f"\n{name}: {error}", flush=True)
+            report.require(f"{name}: runs to the end", 0.0, "both sides", met=False)
     report.finish()
 
 

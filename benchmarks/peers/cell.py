@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.peers import callbacks
-from benchmarks.peers.worker import answer, peak_megabytes, resident_megabytes
+from benchmarks.peers.worker import answer, megabytes
 
 STOCK, OURS, SBX = "stock SB3", "bridge", "SBX"
 PACKAGES = {STOCK: "stable_baselines3", OURS: "bridge", SBX: "sbx"}
@@ -141,7 +141,7 @@ class Side:
         if environments == JAX:
             importlib.import_module("benchmarks.peers.jax_images")
             importlib.import_module("bridge")
-        self.imports_megabytes = resident_megabytes()
+        self.imports_megabytes = megabytes("VmRSS")
         return {"threads": torch.get_num_threads()}
 
     def begin(self, cell: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Side:
             start = time.perf_counter()
             self._learn(1)
             iteration_seconds = time.perf_counter() - start
-        beyond_imports, kept = (size() - self.imports_megabytes for size in (peak_megabytes, resident_megabytes))
+        beyond_imports, kept = (megabytes(field) - self.imports_megabytes for field in ("VmHWM", "VmRSS"))
         # Where an iteration is short, most of that was what `learn` does once.
         count = math.ceil(TRIAL_SECONDS / iteration_seconds)
         if count > 1:

@@ -1,16 +1,15 @@
-"""Train with stock SB3 what `jaxenvs train` trains, and write what it writes, except for the learning curve.
+"""Train with stock Stable-Baselines3 what `jaxenvs train` trains, and write what it writes, except for the learning curve.
 
-It writes model.zip, episodes.csv, TensorBoard's logs and, every ten seconds and in the end, a checkpoint with the
-replay buffer. With --eval-freq it writes best_model.zip and evaluations.npz. It prints the return of 100 episodes.
+It writes model.zip, the returns of all episodes, TensorBoard's logs and, every ten seconds and in the end, a checkpoint
+with the replay buffer. With --eval-freq it writes best_model.zip and evaluations.npz. It prints the return of 100
+episodes.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,61 +17,31 @@ import stable_baselines3
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.utils import LinearSchedule
 
-CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 10.0, 0.05
+CHECKPOINT_SECONDS = 10.0
 N_EPISODES, EVALUATED_AT_ONCE = 100, 16
-
-
-class Episodes(BaseCallback):
-    """Callback that records the return of every episode, and the number of timesteps at which it ended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[tuple[int, float]] = []
-
-    def _on_step(self) -> bool:
-        for done, info in zip(self.locals["dones"], self.locals["infos"]):
-            if done:
-                self.rows.append((self.num_timesteps, info["episode"]["r"]))
-        return True
-
-    def write(self, folder: Path) -> None:
-        """Write the episodes as CSV."""
-        with (folder / "episodes.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("timesteps", "return"), *self.rows])
 
 
 class Checkpoints(BaseCallback):
     """Callback that periodically writes a checkpoint before a rollout, and one at the end."""
 
-    def __init__(self, folder: Path, episodes: Episodes) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.folder, self.episodes = folder, episodes
-        self.next = time.monotonic() + CHECKPOINT_SECONDS
+        self.folder, self.next = folder, time.monotonic() + CHECKPOINT_SECONDS
 
     def _on_step(self) -> bool:
         return True
 
     def _on_rollout_start(self) -> None:
         if time.monotonic() >= self.next:
-            self._write()
+            self._on_training_end()
+            self.next = time.monotonic() + CHECKPOINT_SECONDS
 
     def _on_training_end(self) -> None:
-        self._write()
-
-    def _write(self) -> None:
-        start = time.monotonic()
-        self.episodes.write(self.folder)
         self.model.save(self.folder / "checkpoint.zip")
         if getattr(self.model, "replay_buffer", None) is not None:
             self.model.save_replay_buffer(self.folder / "replay_buffer.pkl")  # type: ignore[attr-defined]
-        now = time.monotonic()
-        self.next = now + max(CHECKPOINT_SECONDS, (now - start) / CHECKPOINT_SHARE)
-
-
-def linear(initial: float) -> Callable[[float], float]:
-    """Return a schedule that falls linearly to 0."""
-    return lambda remaining: remaining * initial
 
 
 def main() -> None:
@@ -86,17 +55,15 @@ def main() -> None:
     options = parser.parse_args()
     out: Path = options.out
     settings: dict[str, Any] = {
-        name: linear(float(value.removeprefix("lin_"))) if str(value).startswith("lin_") else value
+        name: LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0) if str(value).startswith("lin_") else value
         for name, value in options.settings.items()
         if name != "n_timesteps"
     }
     n_envs = settings.pop("n_envs", 1)
-    out.mkdir(parents=True)
     algorithm = getattr(stable_baselines3, options.algorithm.upper())
-    env = make_vec_env(options.env_id, n_envs, seed=0)
+    env = make_vec_env(options.env_id, n_envs, seed=0, monitor_dir=str(out))
     model = algorithm("MlpPolicy", env, seed=0, device="cpu", tensorboard_log=str(out / "tensorboard"), **settings)
-    episodes = Episodes()
-    callbacks: list[BaseCallback] = [episodes, Checkpoints(out, episodes)]
+    callbacks: list[BaseCallback] = [Checkpoints(out)]
     if options.eval_freq:
         evaluated_on = make_vec_env(options.env_id, 5, seed=n_envs)
         freq = max(options.eval_freq // n_envs, 1)
@@ -104,7 +71,6 @@ def main() -> None:
         callbacks.append(EvalCallback(evaluated_on, eval_freq=freq, **paths, verbose=0))
     model.learn(options.total_timesteps, callback=callbacks)
     model.save(out / "model.zip")
-    episodes.write(out)
     fresh = make_vec_env(options.env_id, EVALUATED_AT_ONCE, seed=n_envs)
     mean, std = evaluate_policy(model, fresh, N_EPISODES)
     print(f"Return of {N_EPISODES} episodes: {mean:.2f} ± {std:.2f}")
