@@ -83,15 +83,5 @@ def stepping(results: dict[str, Any]) -> dict[str, dict[str, dict[int, float]]]:
     return {"VecEnv.step, from Python": dict(calls), "whole rollouts in one compiled function": dict(compiled)}
 
 
-FIGURES = {
-    "lunar-lander": lunar_lander,
-    "training": training,
-    "imports": imports,
-    "off-policy": off_policy,
-    "learning": learning,
-    "stepping": stepping,
-}
-
-
 def _digits(value: float) -> float:
     return float(f"{value:.4g}")

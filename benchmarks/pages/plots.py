@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages.figures import FIGURES
+from benchmarks.pages import figures
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 GREY = "#7f8288"  # as far from white as from the dark page
@@ -21,6 +21,7 @@ COLOURS = {
     "jaxenvs.sb3": "#3b82f6",
     "jaxenvs": "#8b5cf6",
     "stock SB3": "#9ca3af",
+    "Stable-Baselines3": "#9ca3af",
     "SBX": "#10b981",
 }
 LIGHT_BLUE = "#93c0fb"  # jaxenvs.sb3 on Gymnasium environments
@@ -53,11 +54,15 @@ def write(results: dict[str, Any], folder: Path = FOLDER) -> None:
     matplotlib.use("Agg")
     folder.mkdir(exist_ok=True)
     with matplotlib.rc_context(STYLE):
-        for name, figure in FIGURES.items():
-            data = figure(results)
-            drawn = _DRAWINGS[name](data)
+        for name, data in shown_by(results).items():
+            drawn = _PLOTS[name][1](data)
             metadata = {"Date": None, "Creator": None, "Description": json.dumps(data)}
             drawn.savefig(folder / f"{name}.svg", metadata=metadata, bbox_inches="tight")
+
+
+def shown_by(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of each plot."""
+    return {name: take(results) for name, (take, _) in _PLOTS.items()}
 
 
 def shown(path: Path) -> Any:
@@ -80,7 +85,17 @@ def _legend(figure: Any, ax: Any) -> None:
     figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=10, handlelength=1.2, columnspacing=1.2)
 
 
-def _colour(side: str, others: list[str]) -> str:
+def _times(ax: Any) -> None:
+    """Let the axis show how many times as fast something is."""
+    ax.axvline(1, color=GREY, linewidth=1, linestyle="--")
+    ax.set_xscale("log")
+    ax.set_xticks([1, 2, 5, 10, 20], ["as fast", "2x", "5x", "10x", "20x"])
+    ax.minorticks_off()
+
+
+def _colour(side: str, others: Sequence[str] = ()) -> str:
+    if side.startswith("jaxenvs.sb3") and "Gymnasium" in side:
+        return LIGHT_BLUE
     for name, colour in COLOURS.items():
         if side.startswith(name):
             return colour
@@ -92,11 +107,9 @@ def _lunar_lander(data: dict[str, list[list[list[float]]]]) -> Any:
     figure, (ax,) = _figure(3.4)
     figure.set_figwidth(5.5)
     for side, curves in data.items():
-        colour = COLOURS["stock SB3"] if side == "Stable-Baselines3" else _colour(side, [])
-        colour = LIGHT_BLUE if "Gymnasium" in side else colour
         seconds = statistics.median(curve[-1][0] for curve in curves)
         for curve, label in zip(curves, (f"{side}: {seconds:,.0f} s", *(None for _ in curves))):
-            ax.plot(*zip(*curve), color=colour, linewidth=2, label=label)
+            ax.plot(*zip(*curve), color=_colour(side), linewidth=2, label=label)
     ax.axhline(SOLVED, color=GREY, linewidth=1, linestyle="--")
     ax.annotate("solved", (1, SOLVED), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=9)
     ax.set_xlim(left=0)
@@ -112,7 +125,7 @@ def _training(data: dict[str, dict[str, float]]) -> Any:
     figure, axes = _figure(0.3 + 0.4 * len(data) + 0.25 * sum(heights), heights=heights)
     for ax, (setting, sides) in zip(axes, data.items()):
         names = sorted(sides, key=sides.__getitem__)
-        bars = ax.barh(names, [sides[name] for name in names], 0.7, color=[_colour(name, []) for name in names])
+        bars = ax.barh(names, [sides[name] for name in names], 0.7, color=[_colour(name) for name in names])
         ax.bar_label(bars, fmt=lambda value: f"{value:.3g}", padding=3, color=GREY)
         ax.set_title(setting, loc="right", fontsize=10)
         ax.set_xticks([])
@@ -129,10 +142,7 @@ def _imports(data: dict[str, dict[str, list[float]]]) -> Any:
     for kind, shift, marker, colour in kinds_of:
         points = [(times, -index + shift) for index, kinds in enumerate(data.values()) for times in kinds[kind]]
         ax.scatter(*zip(*points), marker=marker, s=26, alpha=0.65, color=colour, linewidths=0, label=f"{kind} policy")
-    ax.axvline(1, color=GREY, linewidth=1, linestyle="--")
-    ax.set_xscale("log")
-    ax.set_xticks([1, 2, 5, 10, 20], ["as fast", "2x", "5x", "10x", "20x"])
-    ax.minorticks_off()
+    _times(ax)
     ax.set_yticks([-index for index in range(len(data))], list(data))
     ax.grid(axis="x")
     ax.set_xlabel("steps per second, beside the same script with SB3", loc="right")
@@ -145,7 +155,6 @@ def _off_policy(data: dict[str, dict[str, float]]) -> Any:
     sides = list(dict.fromkeys(side for cell in data.values() for side in cell if side != "stock SB3"))
     figure, (ax,) = _figure(0.9 + 0.27 * len(sides) * len(data))
     height = 0.8 / len(sides)
-    colours = {"jaxenvs.sb3, Gymnasium": LIGHT_BLUE}
     for side in sides:
         where, has = [], []
         for index, cell in enumerate(data.values()):
@@ -153,12 +162,9 @@ def _off_policy(data: dict[str, dict[str, float]]) -> Any:
             if side in shown:
                 where.append(-index + height * ((len(shown) - 1) / 2 - shown.index(side)))
                 has.append(cell[side] / cell["stock SB3"] - 1)
-        bars = ax.barh(where, has, height, left=1, color=colours.get(side, _colour(side, [])), label=side)
+        bars = ax.barh(where, has, height, left=1, color=_colour(side), label=side)
         ax.bar_label(bars, [f"{more + 1:.3g}x" for more in has], padding=3, color=GREY, fontsize=9)
-    ax.axvline(1, color=GREY, linewidth=1, linestyle="--")
-    ax.set_xscale("log")
-    ax.set_xticks([1, 2, 5, 10, 20], ["as fast", "2x", "5x", "10x", "20x"])
-    ax.minorticks_off()
+    _times(ax)
     labels = [textwrap.fill(name.replace(" env", "\N{NO-BREAK SPACE}env"), 26) for name in data]
     ax.set_yticks([-index for index in range(len(data))], labels, fontsize=9)
     ax.set_ylim(-len(data) + 0.5, 0.5)
@@ -176,7 +182,7 @@ def _learning(data: dict[str, dict[str, dict[str, Any]]]) -> Any:
         ax.set_ylim(-len(data) + 0.4, 0.6)
     for side, shift in (("jaxenvs.sb3", 0.15), ("jaxenvs.sb3 on Gymnasium", -0.15), ("stock SB3", 0.15)):
         rows = [(sides[side], -index + shift) for index, sides in enumerate(data.values()) if side in sides]
-        colour = LIGHT_BLUE if "Gymnasium" in side else _colour(side, [])
+        colour = _colour(side)
         for row, where in rows:
             if "difference" in row:
                 difference, low, high = row["difference"]
@@ -222,11 +228,12 @@ def _stepping(data: dict[str, dict[str, dict[int, float]]]) -> Any:
     return figure
 
 
-_DRAWINGS = {
-    "lunar-lander": _lunar_lander,
-    "training": _training,
-    "imports": _imports,
-    "off-policy": _off_policy,
-    "learning": _learning,
-    "stepping": _stepping,
+# By the name of a plot: what it shows of the results, and what draws that.
+_PLOTS = {
+    "lunar-lander": (figures.lunar_lander, _lunar_lander),
+    "training": (figures.training, _training),
+    "imports": (figures.imports, _imports),
+    "off-policy": (figures.off_policy, _off_policy),
+    "learning": (figures.learning, _learning),
+    "stepping": (figures.stepping, _stepping),
 }

@@ -14,7 +14,6 @@ import pytest
 from benchmarks import docs
 from benchmarks.pages import plots, tables
 from benchmarks.pages.behind import behind
-from benchmarks.pages.figures import FIGURES
 from benchmarks.pages.text import filled_in, marks
 
 CHECKOUT = Path(__file__).parent.parent.parent
@@ -161,9 +160,8 @@ def test_the_tables_are_those_of_the_results():
 
 def test_the_plots_are_those_of_the_results():
     """They carry what they show. If not: python -m benchmarks.docs"""
-    results = docs.read()
-    for name, figure in FIGURES.items():
-        assert plots.shown(plots.FOLDER / f"{name}.svg") == json.loads(json.dumps(figure(results))), name
+    for name, data in plots.shown_by(docs.read()).items():
+        assert plots.shown(plots.FOLDER / f"{name}.svg") == json.loads(json.dumps(data)), name
 
 
 @pytest.mark.thorough
