@@ -104,8 +104,12 @@ def measure_acting(report: common.Report) -> None:
         for _ in range(count):
             model.predict(observation, deterministic=True)
 
-    callbacks = {side: _eval_callback(model) for side, model in models.items()}
-    evaluations = {side: functools.partial(_evaluate, callback) for side, callback in callbacks.items()}
+    callbacks = {}
+    for side, model in models.items():
+        env = make_vec_env("CartPole-v1", 1, seed=0)
+        callbacks[side] = EvalCallback(env, n_eval_episodes=10, eval_freq=1, verbose=0)
+        callbacks[side].init_callback(model)
+    evaluations = {side: callback._on_step for side, callback in callbacks.items()}
     for what, runs, at_least in (
         ("predict of one observation", {s: functools.partial(predict, m) for s, m in models.items()}, PREDICT),
         (EVALUATION, evaluations, EVALUATE),
@@ -117,17 +121,6 @@ def measure_acting(report: common.Report) -> None:
     returns = {side: callback.last_mean_reward for side, callback in callbacks.items()}
     if len(set(returns.values())) > 1:
         raise RuntimeError(f"Both sides must evaluate the same episodes, got mean returns of {returns}.")
-
-
-def _eval_callback(model: Any) -> EvalCallback:
-    callback = EvalCallback(make_vec_env("CartPole-v1", 1, seed=0), n_eval_episodes=10, eval_freq=1, verbose=0)
-    callback.init_callback(model)
-    return callback
-
-
-def _evaluate(callback: EvalCallback) -> None:
-    callback.n_calls = 1
-    callback._on_step()
 
 
 def measure_stepping(report: common.Report, cells: list[tuple[int, int]]) -> None:

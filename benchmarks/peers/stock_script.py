@@ -1,4 +1,4 @@
-"""Train with stock Stable-Baselines3 what `jaxenvs train` trains, and write what it writes, except for the learning curve.
+"""Train with stock Stable-Baselines3 what `jaxenvs train` trains, and write what it writes, except for the plot.
 
 It writes model.zip, the returns of all episodes, TensorBoard's logs and, every ten seconds and in the end, a checkpoint
 with the replay buffer. With --eval-freq it writes best_model.zip and evaluations.npz. It prints the return of 100

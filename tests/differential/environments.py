@@ -120,11 +120,11 @@ class Clock(Environment[ClockState]):
         return ClockState(time), step
 
 
-class GymnasiumClock(gymnasium.Env[Any, Any]):
-    """The same for Gymnasium.
+class Playing:
+    """An environment or a wrapper that may hold the model.
 
     Attributes:
-      player: None, or a function that is called with "reset" or "env step" before each of them: it may hold the model.
+      player: None, or a function that is called with "reset" or "env step" before each of them.
     """
 
     player: Any = None
@@ -135,6 +135,10 @@ class GymnasiumClock(gymnasium.Env[Any, Any]):
     def _play(self, hook: str) -> None:
         if self.player is not None:
             self.player(hook)
+
+
+class GymnasiumClock(Playing, gymnasium.Env[Any, Any]):
+    """The same for Gymnasium."""
 
     def __init__(self, length: int, truncates: int, observations: str, actions: str) -> None:
         self.length, self.truncates, self.observations = length, truncates, observations
@@ -169,26 +173,15 @@ class Aliasing(DummyVecEnv):
         return dict_to_obs(self.observation_space, type(self.buf_obs)(self.buf_obs))  # whose arrays are not copied
 
 
-class OwnWrapper(VecEnvWrapper):
-    """A wrapper of a user's, which may hold the model.
-
-    Attributes:
-      player: as GymnasiumClock's.
-    """
-
-    player: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "player"}
+class OwnWrapper(Playing, VecEnvWrapper):
+    """A wrapper of a user's."""
 
     def reset(self) -> Any:
-        if self.player is not None:
-            self.player("reset")
+        self._play("reset")
         return self.venv.reset()
 
     def step_wait(self) -> Any:
-        if self.player is not None:
-            self.player("env step")
+        self._play("env step")
         return self.venv.step_wait()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tests.differential.comparing import Difference, compare
 from tests.differential.running import Program
@@ -25,18 +25,14 @@ def minimise(program: Program, found: Difference, most: int = 150) -> tuple[Prog
             if str(smaller) in tried or len(tried) >= most:
                 continue
             tried.add(str(smaller))
-            difference = _compared(smaller, compare)
+            try:
+                difference = compare(smaller)
+            except Exception:  # not a program any more
+                continue
             if difference is not None and difference.kind == found.kind:
                 program, found, progress = smaller, difference, True
                 break
     return program, found
-
-
-def _compared(program: Program, compare: Callable[[Program], Difference | None]) -> Difference | None:
-    try:
-        return compare(program)
-    except Exception:  # not a program any more
-        return None
 
 
 def _smaller(program: Program) -> Iterator[Program]:

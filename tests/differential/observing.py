@@ -149,7 +149,7 @@ def replayed(replay: Any, setting: Setting) -> dict[str, Any]:
     rows = np.roll(np.arange(size), -pos) if replay.full else np.arange(size)
     found = _replay_sizes(replay)
     for name in ("observations", "next_observations", "rewards", "dones", "timeouts"):
-        found[name] = _at(getattr(replay, name), rows)
+        found[name] = _rows(getattr(replay, name), rows)
     found["terminal"] = found["dones"] * (1 - found["timeouts"])
     if hasattr(replay, "looks"):
         found["looks"] = replay.looks
@@ -164,12 +164,6 @@ def _by_env(name: str, values: Any, rollout: Any) -> Any:
     is_flat = is_flat and (name != "episode_starts" or hasattr(rollout, "hidden_states_pi"))
     values = values if is_flat else np.swapaxes(values, 0, 1)
     return values.reshape(rollout.buffer_size * rollout.n_envs, -1)
-
-
-def _at(values: Any, rows: Any) -> Any:
-    if isinstance(values, dict):
-        return {name: part[rows] for name, part in values.items()}
-    return values[rows]
 
 
 def sizes(model: Any, setting: Setting) -> dict[str, Any]:
@@ -207,16 +201,14 @@ def predicted(model: Any, setting: Setting) -> dict[str, Any]:
     observation = two_observations(setting.observations)
     actions, state = model.predict(observation, deterministic=True)
     one, _ = model.predict(
-        model.observation_space.sample() if setting.observations == "discrete" else _first(observation)
+        model.observation_space.sample() if setting.observations == "discrete" else _rows(observation, 0)
     )
     acts_on_drawn = setting.algorithm == "CrossQ" and not setting.exact
     return {"actions": plain(actions, acts_on_drawn), "state": plain(state), "one": plain(one, True)}
 
 
-def _first(observation: Any) -> Any:
-    if isinstance(observation, dict):
-        return {name: value[0] for name, value in observation.items()}
-    return observation[0]
+def _rows(values: Any, rows: Any) -> Any:
+    return {name: part[rows] for name, part in values.items()} if isinstance(values, dict) else values[rows]
 
 
 def pending(model: Any, setting: Setting) -> dict[str, Any]:
@@ -306,12 +298,9 @@ def local(names: dict[str, Any], setting: Setting) -> dict[str, Any]:
     found = {name: "there" for name in names if name not in AFTER_A_STEP}
     for name in (*SEEN, *DRAWN):
         if name in names:
-            found[name] = plain(_infos(names[name]) if name == "infos" else names[name], _is_drawn(name, setting))
+            is_drawn = name in DRAWN and not setting.exact
+            found[name] = plain(_infos(names[name]) if name == "infos" else names[name], is_drawn)
     return found
-
-
-def _is_drawn(name: str, setting: Setting) -> bool:
-    return name in DRAWN and not setting.exact
 
 
 def _infos(infos: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -18,14 +19,8 @@ from tests.differential.running import Program
 MOST_MAPPINGS = 25_000
 
 
-@dataclasses.dataclass
-class Find:
-    """A program that fails.
-
-    Attributes:
-      number: it was drawn from.
-      program, difference: minimised.
-    """
+class Find(NamedTuple):
+    """A program that fails, minimised, and the number it was drawn from."""
 
     number: int
     program: Program
@@ -35,61 +30,41 @@ class Find:
         return f"{self.number}: {self.difference}\n{self.program}"
 
 
-@dataclasses.dataclass
-class Result:
-    """What a search found.
-
-    Attributes:
-      count, failed: how many programs ran, and how many of them failed.
-      finds: one of each kind of difference.
-    """
-
-    count: int = 0
-    failed: int = 0
-    finds: list[Find] = dataclasses.field(default_factory=list)
-
-
 def search(
     numbers: Iterable[int],
     envs: tuple[str, ...] = ("jax", "gymnasium"),
     few: bool = False,
     most: int = 20,
     smaller: int = 150,
-    tell: Callable[[Find], None] = lambda find: None,
-    tell_failed: Callable[[int, Difference], None] = lambda number, difference: None,
-) -> Result:
-    """Run programs.
+) -> list[Find]:
+    """Run programs, print those that fail, and return one of each kind of difference.
 
     Args:
       numbers, envs, few: of the programs; `draw`'s.
       most: stop after so many finds.
       smaller: so many smaller programs are tried for each find.
-      tell: called with each find.
-      tell_failed: called with each number whose program fails, and how.
     """
-    result, kinds = Result(), set()
+    finds: list[Find] = []
+    kinds, begun = set(), time.monotonic()
     for number in numbers:
         _forget_programs()
         program = draw(number, envs, few)
-        result.count += 1
         difference = compare(program)
         if difference is None:
             continue
-        result.failed += 1
-        tell_failed(number, difference)
-        kind = (program.setting.is_on_policy, program.setting.env, difference.kind)
-        if kind in kinds:
+        print(f"{number} fails, {time.monotonic() - begun:.0f} s: {difference}", flush=True)
+        about = program.setting.is_on_policy, program.setting.env
+        if (*about, difference.kind) in kinds:
             continue
-        kinds.add(kind)
+        kinds.add((*about, difference.kind))
         smallest = minimise(program, difference, smaller)
-        kind = (program.setting.is_on_policy, program.setting.env, smallest[1].kind)
-        if kind not in kinds or smallest[1].kind == difference.kind:
-            kinds.add(kind)
-            result.finds.append(Find(number, *smallest))
-            tell(result.finds[-1])
-        if len(result.finds) >= most:
+        if (*about, smallest[1].kind) not in kinds or smallest[1].kind == difference.kind:
+            kinds.add((*about, smallest[1].kind))
+            finds.append(Find(number, *smallest))
+            print(finds[-1], flush=True)
+        if len(finds) >= most:
             break
-    return result
+    return finds
 
 
 def _forget_programs() -> None:
