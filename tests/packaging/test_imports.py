@@ -11,35 +11,119 @@ import pytest
 import bridge
 
 
-def python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+def python(code, folder=None):
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
 
 
-def test_jaxenvs_imports_neither_torch_nor_sb3_nor_matplotlib():
-    heavy = "{'torch', 'stable_baselines3', 'matplotlib', 'pandas', 'PIL'}"
-    result = python(f"import jaxenvs, sys; print(sorted({heavy} & set(sys.modules)))")
-    assert result.stdout.strip() == "[]", result.stderr
-
-
-def test_the_adapter_of_another_library_is_imported_when_it_is_asked_for():
-    result = python(
+HEAVY = "{'torch', 'stable_baselines3', 'matplotlib', 'pandas', 'PIL'}"
+# Code, and the lines that it prints.
+PRINTED = {
+    "jaxenvs imports neither torch nor SB3 nor matplotlib": (
+        f"import jaxenvs, sys; print(sorted({HEAVY} & set(sys.modules)))",
+        ["[]"],
+    ),
+    "the adapter of another library is imported when it is asked for": (
         "import jaxenvs.third_party as package, sys\n"
         "files = lambda: [name for name in package.__all__ if f'{package.__name__}.{name[5:]}' in sys.modules]\n"
         "before = files()\n"
         "from jaxenvs.third_party import from_brax\n"
-        "print(before, files(), from_brax.__name__, hasattr(package, 'from_nobody'))"
-    )
-    assert result.stdout.strip() == "[] ['from_brax'] from_brax False", result.stderr
-
-
-def test_jaxenvs_works_without_torch_and_sb3():
-    result = python(
+        "print(before, files(), from_brax.__name__, hasattr(package, 'from_nobody'))",
+        ["[] ['from_brax'] from_brax False"],
+    ),
+    "jaxenvs works without torch and SB3": (
         "import sys; sys.modules['torch'] = sys.modules['stable_baselines3'] = None\n"
         "import jax, jaxenvs\n"
         "state, timestep = jaxenvs.make_vec('CartPole-v1', 2).reset(jax.random.key(0))\n"
-        "print(timestep.observation.shape)"
-    )
-    assert result.stdout.strip() == "(2, 4)", result.stderr
+        "print(timestep.observation.shape)",
+        ["(2, 4)"],
+    ),
+    "the algorithms of sb3-contrib are imported when they are asked for": (
+        "import bridge, sys\n"
+        "before = 'sb3_contrib' in sys.modules\n"
+        "from bridge import QRDQN\n"
+        "print(before, QRDQN.__mro__[-1], 'QRDQN' in dir(bridge), hasattr(bridge, 'Nobody'))",
+        ["False <class 'object'> True False"],
+    ),
+    "import bridge imports what a name needs when it is asked for": (
+        "import bridge, sys\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('bridge.', 'jaxenvs.learn', 'optax'))))\n"
+        "print(bridge.checkpoint.read_metadata.__name__, bridge.PPO.__module__, hasattr(bridge, 'Nobody'))\n"
+        "print(all(hasattr(bridge, name) for name in bridge.__all__), set(bridge.__all__) <= set(dir(bridge)))",
+        [
+            "['bridge.configuration', 'bridge.libraries', 'bridge.originals']",
+            "read_metadata bridge.algorithms.ppo False",
+            "True True",
+        ],
+    ),
+    "the garbage collector is left as it was": (
+        "import gc\n"
+        "gc.disable()\n"
+        "import bridge; bridge.dlpack; bridge.to_jax; bridge.make_vec_env\n"
+        "print(gc.isenabled())",
+        ["False"],
+    ),
+    "the garbage collector is left on": (
+        "import bridge, gc; bridge.dlpack; bridge.to_jax; bridge.make_vec_env; print(gc.isenabled())",
+        ["True"],
+    ),
+    "methods replaced right after import bridge are noticed": (
+        # By a mock, which does not tell whose it is.
+        "import bridge, stable_baselines3, torch\n"
+        "from unittest.mock import Mock\n"
+        "torch.nn.Linear.forward = stable_baselines3.PPO.train = bridge.JaxVecEnv.step_wait = Mock()\n"
+        "from bridge.originals import replaced\n"
+        "print(replaced(torch.nn.Linear), replaced(bridge.PPO), replaced(bridge.JaxVecEnv), replaced(bridge.A2C))",
+        ["('forward',) ('train',) ('step_wait',) ()"],
+    ),
+    "methods replaced before bridge remembers a class are noticed": (
+        # Modules that are imported by themselves, and stand-ins that are no functions.
+        "import functools\n"
+        "from unittest.mock import Mock\n"
+        "from bridge.replay.replay_buffer import ReplayBuffer\n"
+        "from bridge.vec_env.jax_vec_env import JaxVecEnv\n"
+        "class Callable:\n    def __call__(self): pass\n"
+        "def mine(): pass\n"
+        "JaxVecEnv.step_wait, JaxVecEnv.reset = Mock(), Callable()\n"
+        "ReplayBuffer.sample = functools.partial(mine)\n"
+        "import bridge\n"
+        "bridge.PPO, bridge.JaxVecEnv, bridge.ReplayBuffer\n"
+        "from bridge.originals import replaced\n"
+        "print(sorted(replaced(JaxVecEnv)), replaced(ReplayBuffer), replaced(bridge.PPO), replaced(bridge.SAC))",
+        ["['reset', 'step_wait'] ('sample',) () ()"],
+    ),
+    "bridge runs JAX in the calling thread": (
+        "import bridge, jax; print(jax.config.read('jax_cpu_enable_async_dispatch'))",
+        ["False"],
+    ),
+    "bridge runs JAX as a user's variable says": (
+        "import os; os.environ['JAX_CPU_ENABLE_ASYNC_DISPATCH'] = 'true'\n"
+        "import bridge, jax; print(jax.config.read('jax_cpu_enable_async_dispatch'))",
+        ["True"],
+    ),
+    "jaxenvs.sb3 has the objects of bridge": (
+        "import bridge, jaxenvs.sb3, pickle\n"
+        "from jaxenvs.sb3 import *\n"
+        "from jaxenvs.sb3 import CrossQ\n"
+        "same = [getattr(jaxenvs.sb3, name) is getattr(bridge, name) for name in dir(bridge) if name[:2] != '__']\n"
+        "print(all(same), len(same) > 40, PPO is bridge.PPO, CrossQ is bridge.CrossQ)\n"
+        "print(dir(jaxenvs.sb3) == dir(bridge), hasattr(jaxenvs.sb3, 'Nothing'))\n"
+        "print(pickle.dumps(PPO) == pickle.dumps(bridge.PPO))",
+        ["True True True True", "True False", "True"],
+    ),
+    "every name of the package has its version": (
+        "import bridge, jaxenvs, jaxenvs.sb3\n"
+        "print(len({module.__version__ for module in (bridge, jaxenvs, jaxenvs.sb3)}))",
+        ["1"],
+    ),
+}
+
+
+@pytest.mark.thorough(but=[*PRINTED][:3])
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_import_does_what_it_should(name):
+    code, lines = PRINTED[name]
+    result = python(code)
+    assert result.stdout.splitlines() == lines, result.stderr
 
 
 @pytest.mark.parametrize(("name", "missing"), [("bridge", "torch"), ("jaxenvs.sb3", "stable_baselines3")])
@@ -73,40 +157,6 @@ def test_without_sb3_contrib_bridge_works_but_for_its_algorithms_which_say_what_
         )
 
 
-@pytest.mark.thorough
-def test_the_algorithms_of_sb3_contrib_are_imported_when_they_are_asked_for():
-    result = python(
-        "import bridge, sys\n"
-        "before = 'sb3_contrib' in sys.modules\n"
-        "from bridge import QRDQN\n"
-        "print(before, QRDQN.__mro__[-1], 'QRDQN' in dir(bridge), hasattr(bridge, 'Nobody'))"
-    )
-    assert result.stdout.strip() == "False <class 'object'> True False", result.stderr
-
-
-@pytest.mark.thorough
-def test_import_bridge_imports_what_a_name_needs_when_it_is_asked_for():
-    result = python(
-        "import bridge, sys\n"
-        "print(sorted(name for name in sys.modules if name.startswith(('bridge.', 'jaxenvs.learn', 'optax'))))\n"
-        "print(bridge.checkpoint.read_metadata.__name__, bridge.PPO.__module__, hasattr(bridge, 'Nobody'))\n"
-        "print(all(hasattr(bridge, name) for name in bridge.__all__), set(bridge.__all__) <= set(dir(bridge)))"
-    )
-    assert result.stdout.splitlines() == [
-        "['bridge.configuration', 'bridge.libraries', 'bridge.originals']",
-        "read_metadata bridge.algorithms.ppo False",
-        "True True",
-    ], result.stderr
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("state", ["enable", "disable"])
-def test_the_garbage_collector_is_left_as_it_was(state):
-    imports = "import bridge; bridge.dlpack; bridge.to_jax; bridge.make_vec_env"
-    result = python(f"import gc; gc.{state}(); {imports}; print(gc.isenabled())")
-    assert result.stdout.strip() == str(state == "enable"), result.stderr
-
-
 def test_type_checkers_see_the_algorithms_of_sb3_contrib_where_they_are_imported_from():
     stub = ast.parse(Path(bridge.__file__).with_suffix(".pyi").read_text())
     (block,) = (node for node in stub.body if isinstance(node, ast.If))
@@ -115,73 +165,14 @@ def test_type_checkers_see_the_algorithms_of_sb3_contrib_where_they_are_imported
 
 
 @pytest.mark.thorough
-def test_methods_replaced_right_after_import_bridge_are_noticed():
-    # By a mock, which does not tell whose it is.
-    result = python(
-        "import bridge, stable_baselines3, torch\n"
-        "from unittest.mock import Mock\n"
-        "torch.nn.Linear.forward = stable_baselines3.PPO.train = bridge.JaxVecEnv.step_wait = Mock()\n"
-        "from bridge.originals import replaced\n"
-        "print(replaced(torch.nn.Linear), replaced(bridge.PPO), replaced(bridge.JaxVecEnv), replaced(bridge.A2C))"
-    )
-    assert result.stdout.strip() == "('forward',) ('train',) ('step_wait',) ()", result.stderr
-
-
-@pytest.mark.thorough
-def test_methods_replaced_before_bridge_remembers_a_class_are_noticed():
-    # Modules that are imported by themselves, and stand-ins that are no functions.
-    result = python(
-        "import functools\n"
-        "from unittest.mock import Mock\n"
-        "from bridge.replay.replay_buffer import ReplayBuffer\n"
-        "from bridge.vec_env.jax_vec_env import JaxVecEnv\n"
-        "class Callable:\n    def __call__(self): pass\n"
-        "def mine(): pass\n"
-        "JaxVecEnv.step_wait, JaxVecEnv.reset = Mock(), Callable()\n"
-        "ReplayBuffer.sample = functools.partial(mine)\n"
-        "import bridge\n"
-        "bridge.PPO, bridge.JaxVecEnv, bridge.ReplayBuffer\n"
-        "from bridge.originals import replaced\n"
-        "print(sorted(replaced(JaxVecEnv)), replaced(ReplayBuffer), replaced(bridge.PPO), replaced(bridge.SAC))"
-    )
-    assert result.stdout.strip() == "['reset', 'step_wait'] ('sample',) () ()", result.stderr
-
-
-@pytest.mark.thorough
-def test_bridge_runs_jax_in_the_calling_thread_unless_told_otherwise():
-    code = "import os; {0}import bridge, jax; print(jax.config.read('jax_cpu_enable_async_dispatch'))"
-    assert python(code.format("")).stdout.strip() == "False"
-    set_by_user = "os.environ['JAX_CPU_ENABLE_ASYNC_DISPATCH'] = 'true'; "
-    assert python(code.format(set_by_user)).stdout.strip() == "True"
-
-
-@pytest.mark.thorough
-def test_jaxenvs_sb3_has_the_objects_of_bridge():
-    result = python(
-        "import bridge, jaxenvs.sb3, pickle\n"
-        "from jaxenvs.sb3 import *\n"
-        "from jaxenvs.sb3 import CrossQ\n"
-        "same = [getattr(jaxenvs.sb3, name) is getattr(bridge, name) for name in dir(bridge) if name[:2] != '__']\n"
-        "print(all(same), len(same) > 40, PPO is bridge.PPO, CrossQ is bridge.CrossQ)\n"
-        "print(dir(jaxenvs.sb3) == dir(bridge), hasattr(jaxenvs.sb3, 'Nothing'))\n"
-        "print(pickle.dumps(PPO) == pickle.dumps(bridge.PPO))\n"
-        "import jaxenvs.sb3.wrappers\n"
-    )
-    assert result.stdout.split() == [*["True"] * 5, "False", "True"], result.stderr
-    assert "'jaxenvs.sb3' is not a package" in result.stderr
+def test_jaxenvs_sb3_is_no_package():
+    assert "'jaxenvs.sb3' is not a package" in python("import jaxenvs.sb3.wrappers").stderr
 
 
 def test_another_bridge_in_the_way_is_named(tmp_path):
     (tmp_path / "bridge.py").write_text("")
-    result = subprocess.run([sys.executable, "-c", "import jaxenvs.sb3"], cwd=tmp_path, capture_output=True, text=True)
+    result = python("import jaxenvs.sb3", folder=tmp_path)
     assert f"`import bridge` finds {tmp_path / 'bridge.py'}" in result.stderr
-
-
-@pytest.mark.thorough
-def test_every_name_of_the_package_has_its_version():
-    code = "import bridge, jaxenvs, jaxenvs.sb3 as sb3; print(bridge.__version__, sb3.__version__, jaxenvs.__version__)"
-    first, *others = python(code).stdout.split()
-    assert others == [first] * 2
 
 
 NOT_EVERYWHERE = """
