@@ -3,8 +3,7 @@
     python -m benchmarks.learning [--tasks "sac Pendulum-v1" ...] [--seeds 10] [--done] [--quick]
 
 learning_tasks.py has the tasks. Each training is a separate process. Trainings that have ended are kept in
-results/learning.jsonl, so a run makes only those that are missing; with another file as --records, it starts anew.
---done makes the table of what is there.
+results/learning.jsonl, so a run makes only those that are missing. --done makes the table of what is there.
 
 Of the first 320 trainings, only the table was kept: the file has their returns with three digits, seeds in the order of
 the returns, and the row's median or null as CPU seconds.
@@ -274,14 +273,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, help="at most so many a side; default: each task's; quick: 1")
     parser.add_argument("--processes", type=int, default=common.cores(), help="trainings at once; default: the cores")
     parser.add_argument("--done", action="store_true", help="train nothing: the table of what is done")
-    parser.add_argument("--records", type=Path, help="default results/learning.jsonl; quick: forgotten afterwards")
     options = parser.options(argv)
     quick = options.quick
     names = options.tasks or list(TASKS)[: 1 if quick else None]
     if not set(names) <= set(TASKS):
         parser.error(f"--tasks must be of {', '.join(TASKS)}, got {', '.join(names)}.")
     most = options.seeds or (1 if quick else max(task.seeds for task in TASKS.values()))
-    path = options.records or (Path(tempfile.mkdtemp()) / "learning.jsonl" if quick else RECORDS)
+    path = Path(tempfile.mkdtemp()) / "learning.jsonl" if quick else RECORDS
 
     # A run with another number of steps is another run, so a full run does not reuse quick trainings.
     runs = [

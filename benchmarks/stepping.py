@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
@@ -128,8 +128,7 @@ def time_vec_envs(report: common.Report, num_envs: int, envpool: ModuleType | No
 # --- In one compiled function -----------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class Functional:
+class Functional(NamedTuple):
     """A functional vectorized environment.
 
     Attributes:

@@ -52,33 +52,30 @@ def scheduled(base: Any) -> Any:
 
 
 def make(
-    kind: str, is_ours: bool, eval_freq: int, evaluation_env: Callable[[], Any], folder: Path, is_masked: bool
+    cell: Any, is_ours: bool, evaluation_env: Callable[[], Any], folder: Path
 ) -> tuple[list[BaseCallback], Counts]:
-    """Create the callbacks of a cell.
+    """Create the callbacks of a `cell.Cell`.
 
     Args:
-      kind: NO_OP, SCHEDULED, EVALUATION or BELOW_ROLLOUT.
       is_ours: whether bridge trains.
-      eval_freq: calls of on_step from one evaluation to the next.
       evaluation_env: returns the environment to evaluate on.
       folder: the empty folder for checkpoints.
-      is_masked: whether actions of an evaluation must be legal.
 
     Returns:
       The callbacks, and a function that returns by name how often each of them did something.
     """
-    if kind == NO_OP:
+    if cell.callback == NO_OP:
         no_op = NoOp()
         return [no_op], lambda: {"no-op": no_op.n_calls}
-    if kind == SCHEDULED:
+    if cell.callback == SCHEDULED:
         module = "bridge.engine.callbacks.callback_schedule"
         reads = scheduled(importlib.import_module(module).ScheduledCallback if is_ours else BaseCallback)
         return [reads], lambda: {"ends of episodes": len(reads.returns), "announced steps": len(reads.rewards)}
     evaluation: Any = EvalCallback
-    if is_masked:
+    if cell.algorithm == "MaskablePPO":  # whose actions must be legal
         evaluation = importlib.import_module("sb3_contrib.common.maskable.callbacks").MaskableEvalCallback
     after = NoOp()  # is called once an evaluation
-    options = {"callback_after_eval": after, "n_eval_episodes": 1, "eval_freq": eval_freq}
+    options = {"callback_after_eval": after, "n_eval_episodes": 1, "eval_freq": cell.eval_freq}
     evaluates = evaluation(evaluation_env(), **options, verbose=0)
     saves = CheckpointCallback(SAVED, str(folder))
     return [evaluates, saves], lambda: {"evaluations": after.n_calls, "checkpoints": len(list(folder.glob("*.zip")))}

@@ -159,13 +159,14 @@ class Side:
         network: dict[str, Any] | None = None if layers is None else {"net_arch": layers}
         if network and policy == "SimbaPolicy" and self.side == OURS:  # as SBX's has it
             network["optimizer_class"] = importlib.import_module("torch").optim.AdamW
-        self.model = getattr(self.algorithms, self.cell.algorithm)(
-            policy,
-            self._environments(),
-            policy_kwargs=network,
-            seed=0,
-            **{"device": "cpu", **self._arguments()},
-        )
+        arguments = {"device": "cpu", **self.cell.arguments}
+        if HINDSIGHT.items() <= arguments.items():
+            arguments["replay_buffer_class"] = importlib.import_module("stable_baselines3").HerReplayBuffer
+        venv = self._make(self._environment, self.cell.n_envs)
+        if self.cell.normalize:
+            venv = importlib.import_module("stable_baselines3.common.vec_env").VecNormalize(venv)
+        algorithm = getattr(self.algorithms, self.cell.algorithm)
+        self.model = algorithm(policy, venv, policy_kwargs=network, seed=0, **arguments)
         self._learn(1)
         first_seconds = time.perf_counter() - start
         for _ in range(MEMORY_ITERATIONS - 1):
@@ -212,28 +213,10 @@ class Side:
         with tempfile.TemporaryDirectory() as folder:
             if self.cell.callback:
                 attached, counts = callbacks.make(
-                    self.cell.callback,
-                    is_ours=self.side == OURS,
-                    eval_freq=self.cell.eval_freq,
-                    evaluation_env=lambda: self._evaluation_env,
-                    folder=Path(folder),
-                    is_masked=self.cell.algorithm == "MaskablePPO",
+                    self.cell, self.side == OURS, lambda: self._evaluation_env, Path(folder)
                 )
             self.model.learn(iterations * self.cell.rollout, callback=attached, reset_num_timesteps=False)
             return counts()
-
-    def _arguments(self) -> dict[str, Any]:
-        if self.cell.settings.get("replay_buffer_class") != HINDSIGHT["replay_buffer_class"]:
-            return self.cell.arguments
-        from stable_baselines3 import HerReplayBuffer
-
-        return {**self.cell.arguments, "replay_buffer_class": HerReplayBuffer}
-
-    def _environments(self) -> Any:
-        from stable_baselines3.common.vec_env import VecNormalize
-
-        venv = self._make(self._environment, self.cell.n_envs)
-        return VecNormalize(venv) if self.cell.normalize else venv
 
     @functools.cached_property
     def _evaluation_env(self) -> Any:

@@ -118,8 +118,9 @@ def test_a_row_has_both_sides_and_a_verdict():
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_learning_quick_keeps_every_training(tmp_path):
-    learning.main(["--quick", "--output", str(tmp_path), "--records", str(tmp_path / "learning.jsonl")])
+def test_learning_quick_keeps_every_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(learning.tempfile, "mkdtemp", lambda: tmp_path)
+    learning.main(["--quick", "--output", str(tmp_path)])
     content = json.loads((tmp_path / "learning.json").read_text())
     assert [row["side"] for row in content["tables"]["learning"]] == [OURS, GYMNASIUM]
     assert len((tmp_path / "learning.jsonl").read_text().splitlines()) == 3
