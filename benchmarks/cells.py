@@ -8,12 +8,11 @@ from typing import Any
 from benchmarks.peers import callbacks
 from benchmarks.peers.cell import FULL_BUFFER, GYMNASIUM, HINDSIGHT, JAX, OFF_POLICY, Cell
 
-ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 8), (JAX, 256))
 FLAT = ("MlpPolicy 64-64", "MlpPolicy 256-256")
 PICTURES = ("CnnPolicy 4x84x84", "CnnPolicy 84x84x3", "MultiInputPolicy")
-NORMALIZED = ((GYMNASIUM, 8), (JAX, 8))
-
-OFF_POLICY_ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 1), (JAX, 8))
+ON_POLICY = {name: (*FLAT, *PICTURES) for name in ("A2C", "PPO")}
+# sb3-contrib's of the same kind, of which a wide network is no other case.
+ON_POLICY_CONTRIB = {"MaskablePPO": ("MlpPolicy 64-64, legal actions",), "RecurrentPPO": ("MlpLstmPolicy 64-64",)}
 OFF_POLICY_FLAT = {
     "DQN": (*FLAT, "MlpPolicy 1200-1200"),
     "SAC": ("MlpPolicy 256-256, Pendulum-v1",),
@@ -23,12 +22,21 @@ OFF_POLICY_FLAT = {
     "TQC": ("MlpPolicy 256-256, Pendulum-v1",),
     "CrossQ": ("MlpPolicy 256-256, 1024-1024, Pendulum-v1",),
 }
-# Those that are measured on pictures: the others' are no larger.
-OFF_POLICY_OF_PICTURES = ("DQN", "SAC", "TD3", "DDPG")
-OFF_POLICY_PICTURES = ("CnnPolicy 4x84x84, Box actions", "MultiInputPolicy, Box actions")
+OFF_POLICY_PICTURES = {
+    "DQN": PICTURES,  # the others' are no larger than these
+    **dict.fromkeys(("SAC", "TD3", "DDPG"), ("CnnPolicy 4x84x84, Box actions", "MultiInputPolicy, Box actions")),
+}
+FIRST_NETWORK = {name: networks[0] for name, networks in (ON_POLICY | ON_POLICY_CONTRIB | OFF_POLICY_FLAT).items()}
 
-# sb3-contrib's of the same kind, of which a wide network is no other case.
-ON_POLICY_CONTRIB = {"MaskablePPO": "MlpPolicy 64-64, legal actions", "RecurrentPPO": "MlpLstmPolicy 64-64"}
+# Algorithms with their networks, environments, and whether these are normalized.
+FAMILIES: tuple[tuple[dict[str, tuple[str, ...]], tuple[tuple[str, int], ...], bool], ...] = (
+    (ON_POLICY, ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 8), (JAX, 256)), False),
+    (dict.fromkeys(ON_POLICY, FLAT), ((GYMNASIUM, 8), (JAX, 8)), True),
+    (ON_POLICY_CONTRIB, ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 8)), False),  # 256 with memories take minutes each
+    (OFF_POLICY_FLAT, ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 1), (JAX, 8)), False),
+    (OFF_POLICY_PICTURES, ((GYMNASIUM, 1), (JAX, 1)), False),
+)
+
 A2C_STEPS, PPO_STEPS, RECURRENT_STEPS = 5, 2048, 128
 # Of one iteration of PPO over all environments, where SB3's default for each of them would take minutes.
 PPO_ROLLOUT, PPO_IMAGES_ROLLOUT = 2048, 128
@@ -71,12 +79,10 @@ def named_cells() -> list[Cell]:
 
 def callback_cell(algorithm: str, environments: str, callback: str, **settings: Any) -> Cell:
     """Return a cell with a callback: 8 environments on-policy, 1 off-policy and where memories take long."""
-    networks = {"A2C": FLAT[0], "PPO": FLAT[0], **ON_POLICY_CONTRIB}
-    network = networks.get(algorithm) or OFF_POLICY_FLAT[algorithm][0]
     n_envs = 1 if algorithm in (*OFF_POLICY, "RecurrentPPO") else 8
     if algorithm in OFF_POLICY and callback == callbacks.BELOW_ROLLOUT:
         settings = LONG_ROLLOUTS | settings
-    cell = make_cell(algorithm, network, environments, n_envs)
+    cell = make_cell(algorithm, FIRST_NETWORK[algorithm], environments, n_envs)
     return dataclasses.replace(cell, settings=cell.settings | settings, callback=callback)
 
 
@@ -107,33 +113,11 @@ def further_cells() -> list[Cell]:
 def all_cells() -> list[Cell]:
     """Return the cells of the table, in the order in which they are measured."""
     cells = [
-        make_cell(algorithm, network, environments, n_envs)
-        for algorithm in ("A2C", "PPO")
-        for network in (*FLAT, *PICTURES)
-        for environments, n_envs in ENVIRONMENTS
-    ]
-    cells += [
-        make_cell(algorithm, network, environments, n_envs, normalize=True)
-        for algorithm in ("A2C", "PPO")
-        for network in FLAT
-        for environments, n_envs in NORMALIZED
-    ]
-    cells += [
-        make_cell(algorithm, network, environments, n_envs)
-        for algorithm, network in ON_POLICY_CONTRIB.items()
-        for environments, n_envs in ENVIRONMENTS[:3]  # 256 with memories take minutes an iteration
-    ]
-    cells += [
-        make_cell(algorithm, network, environments, n_envs)
-        for algorithm in OFF_POLICY
-        for network in OFF_POLICY_FLAT[algorithm]
-        for environments, n_envs in OFF_POLICY_ENVIRONMENTS
-    ]
-    cells += [
-        make_cell(algorithm, network, environments, 1)
-        for algorithm in OFF_POLICY_OF_PICTURES
-        for network in (PICTURES if algorithm == "DQN" else OFF_POLICY_PICTURES)
-        for environments in (GYMNASIUM, JAX)
+        make_cell(algorithm, network, kind, n_envs, normalize)
+        for family, environments, normalize in FAMILIES
+        for algorithm, networks in family.items()
+        for network in networks
+        for kind, n_envs in environments
     ]
     # Images and the environments of the host leave the least to be gained, and the fewest of them the most to be lost.
     cells.sort(key=lambda cell: (not cell.has_images, cell.environments == JAX, cell.n_envs))

@@ -38,6 +38,14 @@ FEWEST_TURNS = 5  # of the cells of `further_cells` and of commands
 SPEED, MEMORY = 1.0, 1.1  # at least, at most
 NAMED_SPEED, NAMED_FIRST_SECONDS = 1.2, 15
 
+# Columns of both sides, and what `peers.cell` answers to `begin`.
+ANSWERS = {
+    "first": "first_seconds",
+    "MB": "peak_megabytes",
+    "MB_kept": "kept_megabytes",
+    "imports_MB": "imports_megabytes",
+}
+
 NOTES = [
     "The two sides differ only in the import of the algorithm, as for a user who changes it. Gymnasium environments "
     "come from SB3's make_vec_env: monitored, in a DummyVecEnv. JAX environments are a JaxVecEnv on both sides.",
@@ -154,8 +162,6 @@ def measure(report: common.Report, cell: Cell, at_least: float = SPEED) -> None:
     )
     (stock_threads, stock), (our_threads, ours) = (fastest(timings, side) for side in (STOCK, OURS))
     speed = ours.steps_per_second / stock.steps_per_second
-    memory = begun[OURS]["peak_megabytes"] / begun[STOCK]["peak_megabytes"]
-    seconds = begun[OURS]["first_seconds"]
     row: dict[str, Any] = {
         "cell": str(cell),
         "n_steps": cell.n_steps,
@@ -166,21 +172,15 @@ def measure(report: common.Report, cell: Cell, at_least: float = SPEED) -> None:
         "times": speed,
         "at_worst": ours.row()["slowest"] / stock.row()["fastest"],
         "rounds": len(ours.seconds),
-        "stock_first": begun[STOCK]["first_seconds"],
-        "bridge_first": seconds,
-        "stock_MB": begun[STOCK]["peak_megabytes"],
-        "bridge_MB": begun[OURS]["peak_megabytes"],
-        "times_MB": memory,
-        "stock_MB_kept": begun[STOCK]["kept_megabytes"],
-        "bridge_MB_kept": begun[OURS]["kept_megabytes"],
-        "stock_imports_MB": begun[STOCK]["imports_megabytes"],
-        "bridge_imports_MB": begun[OURS]["imports_megabytes"],
     }
+    for column, answer in ANSWERS.items():
+        row |= {f"stock_{column}": begun[STOCK][answer], f"bridge_{column}": begun[OURS][answer]}
+    row["times_MB"] = row["bridge_MB"] / row["stock_MB"]
     report.add("cells", [row])
     report.bar(f"{cell}: steps per second, {OURS} / {STOCK}", speed, at_least)
     if cell in cells.named_cells():
-        report.at_most(f"{cell}: first iteration [s]", seconds, NAMED_FIRST_SECONDS)
-    report.at_most(f"{cell}: memory, {OURS} / {STOCK}", memory, MEMORY)
+        report.at_most(f"{cell}: first iteration [s]", row["bridge_first"], NAMED_FIRST_SECONDS)
+    report.at_most(f"{cell}: memory, {OURS} / {STOCK}", row["times_MB"], MEMORY)
 
 
 def measure_command(report: common.Report, command: str) -> None:
