@@ -11,6 +11,7 @@ A full run installs SBX in a separate virtual environment, .bench/sbx, if it is 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -20,28 +21,18 @@ import torch
 
 import bridge
 from benchmarks import common
-from benchmarks.never_slower import fastest, time_cells
+from benchmarks.never_slower import measure_steps
 from benchmarks.peers import client
 from benchmarks.peers.cell import HOST, JAX, OURS, SBX, Cell
 from bridge.engine import learner
 
 # The rollout of `jaxenvs train pqn CartPole-v1`, for both.
 ROLLOUT: dict[str, Any] = {"batch_size": 128, "n_epochs": 4}
-MASKS = "MlpLstmPolicy 64-64, legal actions"
-SIMBA = "SimbaPolicy 128, 512-512, Pendulum-v1"
-# What is measured: ours, what it is compared with, and the bar.
-PAIRS: tuple[tuple[tuple[str, Cell], tuple[str, Cell], float], ...] = (
-    (
-        (OURS, Cell("PQN", "MlpPolicy 64-64", JAX, 32, 64, settings=ROLLOUT)),
-        (OURS, Cell("PPO", "MlpPolicy 64-64", JAX, 32, 64, settings=ROLLOUT)),
-        1.0,
-    ),
-    (
-        (OURS, Cell("MaskableRecurrentPPO", MASKS, JAX, 8, 128)),
-        (OURS, Cell("RecurrentPPO", MASKS, JAX, 8, 128)),
-        0.95,
-    ),
-    ((OURS, Cell("SAC", SIMBA, HOST, 1, 128)), (SBX, Cell("SAC", SIMBA, HOST, 1, 128)), 1.0),
+# What our side trains, the side and the algorithm that it is compared with, and the bar.
+PAIRS: tuple[tuple[Cell, str, str, float], ...] = (
+    (Cell("PQN", "MlpPolicy 64-64", JAX, 32, 64, settings=ROLLOUT), OURS, "PPO", 1.0),
+    (Cell("MaskableRecurrentPPO", "MlpLstmPolicy 64-64, legal actions", JAX, 8, 128), OURS, "RecurrentPPO", 0.95),
+    (Cell("SAC", "SimbaPolicy 128, 512-512, Pendulum-v1", HOST, 1, 128), SBX, "SAC", 1.0),
 )
 ROWS, BATCH, TIMES_FASTER = 100_000, 64, 5.0
 # Algorithm, environment, number of environments, hidden layers (None: SB3's) and steps of a run.
@@ -70,21 +61,16 @@ NOTES = [
 ]
 
 
-def measure_steps(report: common.Report) -> None:
+def measure_pairs(report: common.Report) -> None:
     """Measure the steps per second of each pair in turns."""
     has_sbx = client.interpreter("sbx", install=not report.options.quick) is not None
-    for ours, other, at_least in PAIRS:
-        if report.has("steps", model=str(ours[1])) or (other[0] == SBX and not has_sbx):
+    for cell, other_side, other_algorithm, at_least in PAIRS:
+        if report.has("steps", algorithm=cell.algorithm) or (other_side == SBX and not has_sbx):
             continue
-        sides = {f"{side} {cell.algorithm}": (side, cell) for side, cell in (ours, other)}
-        timings, _ = time_cells(sides, report.options)
-        speeds = [fastest(timings, name)[1].steps_per_second for name in sides]
-        rows = [
-            {"model": str(cell), "side": side, "steps_per_second": speed}
-            for (side, cell), speed in zip(sides.values(), speeds)
-        ]
-        report.add("steps", rows)
-        report.bar(" / ".join(sides), speeds[0] / speeds[1], at_least)
+        other = dataclasses.replace(cell, algorithm=other_algorithm)
+        sides = {f"{side} {each.algorithm}": (side, each) for side, each in ((OURS, cell), (other_side, other))}
+        ours, theirs = measure_steps(report, sides, str(cell)).values()
+        report.bar(" / ".join(sides), ours / theirs, at_least)
 
 
 def measure_pretrain(report: common.Report) -> None:
@@ -148,7 +134,7 @@ def main(argv: list[str] | None = None) -> None:
     options = common.Command(__doc__, parts=("steps", "pretrain", "layout"), rounds=9).options(argv)
     report = common.Report("extensions", NOTES, options)
     if "steps" in options.parts:
-        measure_steps(report)
+        measure_pairs(report)
     if "pretrain" in options.parts and not report.has("pretrain", side="pretrain"):
         measure_pretrain(report)
     if "layout" in options.parts:

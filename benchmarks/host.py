@@ -150,16 +150,13 @@ def measure_stepping(report: common.Report, cells: list[tuple[int, int]]) -> Non
             timings = common.interleave(sides, report.options.rounds, warm_up=1)
         speeds = {name: timing.steps_per_second for name, timing in timings.items()}
         report.add("stepping", [{"microseconds": microseconds, "num_envs": num_envs, **speeds}])
-        cell = f"{microseconds} µs, {num_envs} environments"
+        bars = [("ProcessVecEnv", "SubprocVecEnv", PROCESS)]
         if microseconds == 0 and num_envs >= 8:
-            report.bar(f"{cell}: SerialVecEnv / DummyVecEnv", speeds["SerialVecEnv"] / speeds["DummyVecEnv"], SERIAL)
-        if "SubprocVecEnv" not in speeds:
-            continue
-        ratio = speeds["ProcessVecEnv"] / speeds["SubprocVecEnv"]
-        report.bar(f"{cell}: ProcessVecEnv / SubprocVecEnv", ratio, PROCESS)
-        if microseconds == 0 and num_envs >= 8:
-            ratio = speeds["ProcessVecEnv, grouped"] / speeds["SubprocVecEnv"]
-            report.bar(f"{cell}: ProcessVecEnv, grouped / SubprocVecEnv", ratio, GROUPED)
+            bars += [("SerialVecEnv", "DummyVecEnv", SERIAL), ("ProcessVecEnv, grouped", "SubprocVecEnv", GROUPED)]
+        for ours, other, at_least in bars:
+            if other in speeds:
+                what = f"{microseconds} µs, {num_envs} environments: {ours} / {other}"
+                report.bar(what, speeds[ours] / speeds[other], at_least)
 
 
 def measure_tensors(report: common.Report, num_envs: int, batch_sizes: tuple[int, ...]) -> None:

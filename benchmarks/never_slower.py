@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks import cells, common
 from benchmarks.peers import callbacks, client
-from benchmarks.peers.cell import EVENTS, FULL_BUFFER, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
+from benchmarks.peers.cell import EVENTS, FULL_BUFFER, GYMNASIUM, JAX, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
 from bridge.app.tuned import settings_for
 
 # A run has enough iterations to take this long. A cell has as many rounds as fit into its time, and at least two.
@@ -144,6 +144,28 @@ def fastest(timings: dict[tuple[str, int], common.Timing], name: str) -> tuple[i
     """Return with how many threads a side is fastest, and how long it took."""
     found = ((threads, timing) for (side, threads), timing in timings.items() if side == name)
     return max(found, key=lambda item: item[1].steps_per_second)
+
+
+def measure_steps(report: common.Report, sides: Mapping[str, tuple[str, Cell]], setting: str) -> dict[str, float]:
+    """Train in turns, and add a row for each side and number of threads.
+
+    Args:
+      sides: as for `time_cells`.
+      setting: what the rows have as setting.
+
+    Returns:
+      The steps per second of each side with the number of threads with which it is fastest.
+    """
+    timings, begun = time_cells(sides, report.options)
+    rows = []
+    for (name, threads), timing in timings.items():
+        side, cell = sides[name]
+        environments = f"{cell.n_envs} {JAX if cell.environments == JAX else GYMNASIUM}"
+        about = {"algorithm": cell.algorithm, "network": cell.network, "setting": setting, "side": side}
+        about |= {"environments": environments, "threads": threads}
+        rows.append(about | timing.row() | {"first": begun[name]["first_seconds"]})
+    report.add("steps", rows)
+    return {name: fastest(timings, name)[1].steps_per_second for name in sides}
 
 
 def measure(report: common.Report, cell: Cell, at_least: float = SPEED) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import common
-from benchmarks.never_slower import fastest, time_cells
+from benchmarks.never_slower import measure_steps
 from benchmarks.peers import client
 from benchmarks.peers.cell import GYMNASIUM, HINDSIGHT, HOST, JAX, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
 from bridge.app.tuned import TUNED
@@ -104,22 +104,7 @@ def sides_of(comparison: Comparison, has_sbx: bool) -> dict[str, tuple[str, Cell
 
 def measure(report: common.Report, comparison: Comparison, has_sbx: bool) -> None:
     """Measure steps per second of all sides in turns, and compare them with the targets."""
-    sides = sides_of(comparison, has_sbx)
-    timings, begun = time_cells(sides, report.options)
-    rows = []
-    for (name, threads), timing in timings.items():
-        side, cell = sides[name]
-        row: dict[str, Any] = {
-            "algorithm": cell.algorithm,
-            "network": cell.network,
-            "setting": comparison.name,
-            "side": side,
-            "environments": f"{cell.n_envs} {JAX if cell.environments == JAX else GYMNASIUM}",
-            "threads": threads,
-        }
-        rows.append(row | timing.row() | {"first": begun[name]["first_seconds"]})
-    report.add("steps", rows)
-    speeds = {name: fastest(timings, name)[1].steps_per_second for name in sides}
+    speeds = measure_steps(report, sides_of(comparison, has_sbx), comparison.name)
     what = f"{comparison.cell.algorithm} {comparison.cell.network}, {comparison.name}"
     for environments, bars in comparison.bars.items():
         where = "JAX environments" if environments == JAX else "Gymnasium's"

@@ -88,9 +88,8 @@ NOTES = [
 def learner(setting: Setting, iterations: int, env_id: str = ENV_ID) -> learn.Training:
     """Return a training of `jaxenvs.learn` with this number of iterations."""
     venv = jaxenvs.make_vec(env_id, setting.n_envs)
-    return learn.Training(
-        venv, learn.ActorCritic.of(venv.env), learn.PPO(**setting.hyperparameters), iterations * setting.rollout
-    )
+    ppo = learn.PPO(n_steps=setting.n_steps, batch_size=setting.batch_size, n_epochs=setting.n_epochs)
+    return learn.Training(venv, learn.ActorCritic.of(venv.env), ppo, iterations * setting.rollout)
 
 
 def pure_training(setting: Setting, iterations: int, env_id: str = ENV_ID) -> Side:

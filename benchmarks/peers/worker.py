@@ -42,11 +42,6 @@ class Setting:
         """Environment steps in one iteration."""
         return self.n_envs * self.n_steps
 
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """The arguments of an algorithm with SB3's constructor."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "n_envs"}
-
     def __str__(self) -> str:
         return f"{self.n_envs} envs x {self.n_steps} steps, batch {self.batch_size}, {self.n_epochs} epochs"
 
