@@ -200,64 +200,69 @@ def test_images_are_the_same_in_both_worlds(kind):
     assert theirs.count == images.LENGTH
 
 
-def fake_worker(seconds, peak):
-    """A class in the place of `client.Worker` that does nothing and says it took long."""
+@pytest.fixture
+def pretend(monkeypatch):
+    """Put processes and turns that do nothing in the place of `never_slower`'s, as fast as they are said to be.
 
-    class Worker(contextlib.nullcontext):
-        def __init__(self, module, python=None):
-            super().__init__()
+    Returns:
+      A function of steps per second by side and threads, of the seconds of an iteration and the megabytes by side, to a
+      dict that then gets what was asked of `interleave`.
+    """
 
-        def __enter__(self):
-            return self
+    def begin(rates, seconds, megabytes):
+        class Worker(contextlib.nullcontext):
+            def __init__(self, module, python=None):
+                super().__init__()
 
-        def ask(self, do, side=None, **_):
-            if do == "load":
-                self.side = side
-                return {"threads": 2}
-            answer = {"first_seconds": 1.0, "iteration_seconds": seconds[self.side]}
-            return answer | {"imports_megabytes": 100.0, "peak_megabytes": peak[self.side], "kept_megabytes": 9.0}
+            def __enter__(self):
+                return self
 
-    return Worker
+            def ask(self, do, side=None, **_):
+                if do == "load":
+                    self.side = side
+                    return {"threads": 2}
+                answer = {"first_seconds": 1.0, "iteration_seconds": seconds[self.side]}
+                peak = megabytes[self.side]
+                return answer | {"imports_megabytes": 100.0, "peak_megabytes": peak, "kept_megabytes": 9.0}
+
+        def interleave(sides, rounds, warm_up):
+            steps = {name: side.steps for name, side in sides.items()}
+            asked.update(steps=steps, rounds=rounds, warm_up=warm_up)
+            return {name: common.Timing(each, [each / rates[name]]) for name, each in steps.items()}
+
+        asked = {}
+        monkeypatch.setattr(never_slower.client, "Worker", Worker)
+        monkeypatch.setattr(never_slower.common, "interleave", interleave)
+        return asked
+
+    return begin
 
 
-def test_a_cell_is_held_against_the_faster_stock_sb3_each_side_at_its_best_and_its_memory(monkeypatch, capsys):
-    monkeypatch.setattr(
-        never_slower.client,
-        "Worker",
-        fake_worker({"stock SB3": 0.1, "bridge": 1.0}, {"stock SB3": 50.0, "bridge": 60.0}),
-    )
+ONES = dict.fromkeys((OURS, STOCK, SBX), 1.0)
+
+
+def test_a_cell_is_held_against_the_faster_stock_sb3_each_side_at_its_best_and_its_memory(pretend, capsys):
     rates = {(STOCK, 2): 10.0, (OURS, 2): 30.0, (STOCK, 1): 20.0, (OURS, 1): 25.0}
-
-    def interleave(sides, rounds, warm_up):
-        assert (rounds, warm_up) == (2, 1)  # of three seconds each, and stock SB3's runs of five iterations
-        steps = {(name, threads): 40 * (1 if name == OURS else 5) for name, threads in rates}
-        assert {name: side.steps for name, side in sides.items()} == steps
-        return {name: common.Timing(side.steps, [side.steps / rates[name]]) for name, side in sides.items()}
-
-    monkeypatch.setattr(never_slower.common, "interleave", interleave)
+    asked = pretend(rates, {STOCK: 0.1, OURS: 1.0}, {STOCK: 50.0, OURS: 60.0})
     report = report_in(None)
     never_slower.measure(report, cells.quick_cells()[0])
+    # Two rounds of three seconds each, in which stock SB3's runs have five iterations.
+    assert (asked["rounds"], asked["warm_up"]) == (2, 1)
+    assert asked["steps"] == {(name, threads): 40 * (1 if name == OURS else 5) for name, threads in rates}
     [row] = report.content["tables"]["cells"]
     assert (row["times"], row["threads"], row["times_MB"]) == (pytest.approx(1.5), 1, pytest.approx(1.2))
     assert row["bridge_threads"] == 2
     assert [bar["met"] for bar in report.content["bars"]] == [True, False]
 
 
-def test_cells_with_callbacks_take_turns_five_times_on_one_thread(monkeypatch, capsys):
-    ones = {STOCK: 1.0, OURS: 1.0}
-    monkeypatch.setattr(never_slower.client, "Worker", fake_worker(ones, ones))
-
-    def interleave(sides, rounds, warm_up):
-        assert rounds == never_slower.FEWEST_TURNS
-        assert {name: side.steps for name, side in sides.items()} == {
-            (name, 1): cell.fewest_iterations * cell.rollout for name in (STOCK, OURS)
-        }
-        return {name: common.Timing(side.steps, [1.0]) for name, side in sides.items()}
-
-    monkeypatch.setattr(never_slower.common, "interleave", interleave)
+def test_cells_with_callbacks_take_turns_five_times_on_one_thread(pretend, capsys):
+    rates = {(STOCK, 1): 1.0, (OURS, 1): 1.0}
+    asked = pretend(rates, ONES, ONES)
     cell = cells.callback_cell("SAC", JAX, callbacks.SCHEDULED)
     report = report_in(None)
     never_slower.measure(report, cell)
+    assert asked["rounds"] == never_slower.FEWEST_TURNS
+    assert asked["steps"] == dict.fromkeys(rates, cell.fewest_iterations * cell.rollout)
     assert len(report.content["tables"]["cells"]) == 1
 
 
@@ -293,41 +298,26 @@ def test_off_policy_is_compared_with_each_peer_on_gymnasiums_environments():
     assert "n_steps" not in zoo.cell.arguments  # which are those of returns, off-policy
 
 
-def test_the_bars_of_off_policy_are_held_against_the_faster_of_each_side(monkeypatch):
-    ones = dict.fromkeys((OURS, STOCK, SBX), 1.0)
-    monkeypatch.setattr(never_slower.client, "Worker", fake_worker(ones, ones))
-    at = {(OURS, JAX, 1): 40.0, (OURS, HOST, 2): 36.0}
-    at |= {(STOCK, HOST, 1): 8.0, (STOCK, HOST, 2): 10.0, (SBX, HOST, 2): 20.0}
-    rates = {(f"{side}, {kind}", threads): rate for (side, kind, threads), rate in at.items()}
-
-    def interleave(sides, rounds, warm_up):
-        assert (f"{SBX}, {HOST}", 1) not in sides
-        return {name: common.Timing(side.steps, [side.steps / rates.get(name, 1.0)]) for name, side in sides.items()}
-
-    monkeypatch.setattr(never_slower.common, "interleave", interleave)
+def test_the_bars_of_off_policy_are_held_against_the_faster_of_each_side(pretend, capsys):
+    rates = {(f"{OURS}, {kind}", threads): 36.0 for kind in (JAX, HOST) for threads in (1, 2)}
+    rates |= {(f"{OURS}, {JAX}", 1): 40.0, (f"{STOCK}, {HOST}", 1): 8.0, (f"{STOCK}, {HOST}", 2): 10.0}
+    rates[f"{SBX}, {HOST}", 2] = 20.0
+    asked = pretend(rates, ONES, ONES)
     report = report_in(None)
     off_policy.measure(report, off_policy.STEPS[0], has_sbx=True)
+    assert {*asked["steps"]} == {*rates}  # SBX only with PyTorch's default
     assert [round(bar["value"], 6) for bar in report.content["bars"]] == [4, 2, 3.6, 1.8]
     assert [bar["met"] for bar in report.content["bars"]] == [True] * 4
     assert {row["environments"] for row in report.content["tables"]["steps"]} == {f"1 {JAX}", f"1 {GYMNASIUM}"}
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.slow
-def test_off_policy_quick_measures_steps(tmp_path):
-    content = run(off_policy, "off_policy", tmp_path, "--only", "DQN", "--parts", "steps")
-    assert set(content["tables"]) == {"steps"}
-    assert all(row["steps_per_second"] > 0 for row in content["tables"]["steps"])
-    assert content["bars"] == []
-
-
-@pytest.mark.slow
-@pytest.mark.thorough  # as never_slower has it
-def test_off_policy_quick_measures_memory(tmp_path):
-    content = run(off_policy, "off_policy", tmp_path, "--parts", "memory")
-    assert set(content["tables"]) == {"memory"}
-    assert [row["side"] for row in content["tables"]["memory"]] == [OURS, STOCK]
-    assert content["bars"] == []
+def test_off_policy_quick_measures_steps_and_memory(tmp_path):
+    tables = run(off_policy, "off_policy", tmp_path)["tables"]
+    assert set(tables) == {"steps", "memory"}
+    assert all(row["steps_per_second"] > 0 for row in tables["steps"])
+    assert [row["side"] for row in tables["memory"]] == [OURS, STOCK]
 
 
 @pytest.mark.thorough
