@@ -286,7 +286,7 @@ def main(argv: list[str] | None = None) -> None:
         Run(name, side, seed, QUICK_TIMESTEPS if quick else TASKS[name].timesteps)
         for seed in range(most)
         for name in names
-        for side in TASKS[name].sides
+        for side in TASKS[name].backends
         if side in options.sides and seed < TASKS[name].seeds
     ]
     if options.done:

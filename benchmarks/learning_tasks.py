@@ -49,21 +49,14 @@ class Task:
     )
 
     @property
-    def sides(self) -> tuple[str, ...]:
-        """The sides that can train on the environment."""
-        return tuple(side for side in self.backends if self.make is None or side != GYMNASIUM)
-
-    @property
     def margin(self) -> float:
         """Returns that differ by less than this count as equal: 5 % of the range."""
         return 0.05 * (self.best - self.random)
 
     def make_env(self, env_id: str, n_envs: int, seed: int, side: str = STOCK) -> VecEnv:
         """Create the environments of the task, as a side trains there."""
-        backend = self.backends[side]
-        if self.make is not None:
-            return bridge.make_vec_env(self.make(), n_envs, seed=seed, backend=backend)
-        return bridge.make_vec_env(env_id, n_envs, seed=seed, backend=backend)
+        env = env_id if self.make is None else self.make()
+        return bridge.make_vec_env(env, n_envs, seed=seed, backend=self.backends[side])
 
 
 # --- environments -----------------------------------------------------------------------------------------------
@@ -77,11 +70,6 @@ def no_velocities(observation: jax.Array) -> jax.Array:
 @functools.cache  # environments with the same game share compiled functions
 def cartpole_without_velocities() -> jaxenvs.Environment[Any]:
     return jaxenvs.TransformObservation(jaxenvs.make("CartPole-v1"), no_velocities)
-
-
-@functools.cache
-def taxi() -> jaxenvs.Environment[Any]:
-    return jaxenvs.make("Taxi-v4")
 
 
 @functools.cache
@@ -106,6 +94,8 @@ TAXI = {
     "ent_coef": 0.01,
     "policy_kwargs": {"net_arch": []},
 }
+# Without Gymnasium's, which has no such environment, or none with masks.
+IN_JAX = {OURS: "jax", STOCK: "jax"}
 # MuJoCo has no environment in JAX here: EnvPool's beside Gymnasium's.
 MUJOCO = {OURS: "native", STOCK: "serial"}
 # What stock SB3 does not have, on environments in JAX.
@@ -162,12 +152,16 @@ TASKS = {
     "sac HalfCheetah-v5": Task(100_000, *HALF_CHEETAH, seeds=3, backends=MUJOCO),
     "sac Hopper-v5": Task(100_000, *HOPPER, seeds=3, backends=MUJOCO),
     "ppo CartPole-v1 without velocities": Task(
-        100_000, *CARTPOLE, settings=TUNED["ppo"]["CartPole-v1"], make=cartpole_without_velocities
+        100_000,
+        *CARTPOLE,
+        settings=TUNED["ppo"]["CartPole-v1"],
+        make=cartpole_without_velocities,
+        backends=IN_JAX,
     ),
     "recurrent_ppo CartPole-v1 without velocities": Task(
-        100_000, *CARTPOLE, 5, CARTPOLE_LSTM, cartpole_without_velocities, "MlpLstmPolicy"
+        100_000, *CARTPOLE, 5, CARTPOLE_LSTM, cartpole_without_velocities, "MlpLstmPolicy", backends=IN_JAX
     ),
-    "maskable_ppo Taxi-v4": Task(500_000, -770.0, 8.0, settings=TAXI, make=taxi),
+    "maskable_ppo Taxi-v4": Task(500_000, -770.0, 8.0, settings=TAXI, backends=IN_JAX),
     "pqn CartPole-v1": Task(500_000, *CARTPOLE, backends=ALONE),
     "pqn MinAtar/Breakout-v1": Task(10_000_000, *BREAKOUT, seeds=5, backends=ALONE),
     "ppo MinAtar/Breakout-v1": Task(10_000_000, *BREAKOUT, 5, MINATAR_PPO, backends=ALONE),
@@ -181,6 +175,6 @@ TASKS = {
         100_000, *HALF_CHEETAH, 3, {"learning_starts": 10_000} | SIMBA, policy="SimbaPolicy", backends={OURS: "native"}
     ),
     "sac BitFlipping of 15 bits": Task(
-        20_000, 0.0, 1.0, 5, HINDSIGHT, fifteen_bits, "MultiInputPolicy", success_above=-15.0
+        20_000, 0.0, 1.0, 5, HINDSIGHT, fifteen_bits, "MultiInputPolicy", success_above=-15.0, backends=IN_JAX
     ),
 }

@@ -34,8 +34,10 @@ def test_all_sides_of_a_task_have_the_same_settings(name):
     if "native" in TASKS[name].backends.values():
         for package in ("envpool", "mujoco"):
             pytest.importorskip(package)
-    stock, *ours = (learning.make_model(Run(name, side, 0, 1)) for side in sorted(TASKS[name].sides, key=STOCK.__ne__))
-    assert len(ours) == len(TASKS[name].sides) - 1
+    stock, *ours = (
+        learning.make_model(Run(name, side, 0, 1)) for side in sorted(TASKS[name].backends, key=STOCK.__ne__)
+    )
+    assert len(ours) == len(TASKS[name].backends) - 1
     for model in ours:
         assert (type(stock).__name__, str(stock.policy)) == (type(model).__name__, str(model.policy))
         for attribute in SETTINGS.split():

@@ -208,9 +208,7 @@ class Run:
         names = sorted(file.name for file in folder.glob("*.zip"))
         self.note("files", names)
         if names and writing.has_own_optimizers(model):
-            loaded = type(model).load(folder / names[-1], device="cpu")
-            for what in ("weights", "moments", "progress"):
-                self.note(what, observing.LOOKS[what](loaded, self.setting))
+            saving.look_at_loaded(self, type(model).load(folder / names[-1], device="cpu"))
 
     def _evaluation(self, every: int) -> EvalCallback:
         env = new_env(self.setting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.differential import observing
@@ -51,22 +52,27 @@ def look_at_held(run: Run, model: Any) -> None:
             run.note("is shared", {name: tensor.is_shared() for name, tensor in tensors.items()})
 
 
+def written(save: Callable[[io.BytesIO], None]) -> io.BytesIO:
+    """Return the file that a method wrote, to be read from its beginning."""
+    file = io.BytesIO()
+    save(file)
+    return io.BytesIO(file.getvalue())
+
+
 def save(run: Run, model: Any) -> None:
     """Save the model; `travel` loads it."""
-    if not writing.has_own_optimizers(model):
-        return
-    file = io.BytesIO()
-    model.save(file)
-    run.files.append(file.getvalue())
+    if writing.has_own_optimizers(model):
+        run.files.append(written(model.save).getvalue())
 
 
 def read_back(run: Run, model: Any) -> None:
     """Save the model, load it as another, and look at that."""
-    if not writing.has_own_optimizers(model):
-        return
-    file = io.BytesIO()
-    model.save(file)
-    loaded = type(model).load(io.BytesIO(file.getvalue()), device="cpu")
+    if writing.has_own_optimizers(model):
+        look_at_loaded(run, type(model).load(written(model.save), device="cpu"))
+
+
+def look_at_loaded(run: Run, loaded: Any) -> None:
+    """Note what a model has that was loaded."""
     for what in ("weights", "moments", "progress"):
         run.note(what, observing.LOOKS[what](loaded, run.setting))
 
@@ -97,13 +103,10 @@ def travel(run: Run, model: Any, how: str, num_envs: int | None = None) -> None:
             return
         new = cls.load(io.BytesIO(run.files[-1]), env=env, device="cpu", **changed)
     else:
-        file = io.BytesIO()
-        model.save(file)
+        file = written(model.save)
         if how == "other":
-            between = run.theirs.load(io.BytesIO(file.getvalue()), device="cpu")
-            file = io.BytesIO()
-            between.save(file)
-        new = cls.load(io.BytesIO(file.getvalue()), env=env, device="cpu", **changed)
+            file = written(run.theirs.load(file, device="cpu").save)
+        new = cls.load(file, env=env, device="cpu", **changed)
     if how not in ("pickle", "deepcopy"):
         if env is None:
             new.set_env(model.get_env())
@@ -115,23 +118,18 @@ def replay(run: Run, model: Any, how: str) -> None:
     """Save a replay buffer and load it: by this model, or by one of the "other" library and back."""
     if run.setting.is_on_policy:
         return
-    file = io.BytesIO()
-    model.save_replay_buffer(file)
+    file = written(model.save_replay_buffer)
     if how == "other":
         between = make(run.other, run.setting, 0)
-        between.load_replay_buffer(io.BytesIO(file.getvalue()))
-        file = io.BytesIO()
-        between.save_replay_buffer(file)
-    model.load_replay_buffer(io.BytesIO(file.getvalue()))
+        between.load_replay_buffer(file)
+        file = written(between.save_replay_buffer)
+    model.load_replay_buffer(file)
 
 
 def read_replay(run: Run, model: Any) -> None:
     """Save a replay buffer, and look at what the file has."""
-    if run.setting.is_on_policy:
-        return
-    file = io.BytesIO()
-    model.save_replay_buffer(file)
-    run.note("buffer", observing.replayed(pickle.loads(file.getvalue()), run.setting))
+    if not run.setting.is_on_policy:
+        run.note("buffer", observing.replayed(pickle.load(written(model.save_replay_buffer)), run.setting))
 
 
 OPERATIONS = {
