@@ -35,11 +35,11 @@ from benchmarks.peers import client
 ENV_ID = "CartPole-v1"
 ENVS = (ENV_ID, "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 NUM_ENVS = {"vec_env": (8, 64, 1024, 4096), "compiled": (64, 1024, 8192, 65536)}
-MAX_TRAJECTORY_BYTES, MAX_STEPS = 100e6, 1000
-# Of VecEnvs, in one run of the slowest side. A run of a fast side takes them again and again, for at least so long: the
-# first steps after another side had its turn are slower than the steps of a process that does nothing else.
-STEPS = {8: 1000, 64: 300, 1024: 40, 4096: 15}
-SHORTEST_RUN_SECONDS = 0.25
+# Of a rollout in each environment, and of all environments together, so that the trajectory takes at most 100 MB.
+MAX_STEPS, MAX_STEPS_OF_ALL = 1000, 3_000_000
+# Of all environments of a VecEnv together, in one run of the slowest side. A run of a fast side takes them again and
+# again, for at least so long: the first steps after another side had its turn are slower than the others.
+STEPS_OF_ALL, SHORTEST_RUN_SECONDS = 20_000, 0.25
 MOST_PROCESSES = 64
 
 OURS, MONITORED, BARE = "JaxVecEnv", "DummyVecEnv with Monitor", "DummyVecEnv"
@@ -104,7 +104,7 @@ def steps_of(venv: Any, actions: np.ndarray, shortest: float) -> Side:
 def time_vec_envs(report: common.Report, num_envs: int, envpool: ModuleType | None) -> None:
     """Measure the steps of all VecEnvs in turns."""
     quick = report.options.quick
-    steps = 10 if quick else STEPS.get(num_envs, max(10, 40_000 // num_envs))
+    steps = 10 if quick else max(10, STEPS_OF_ALL // num_envs)
     actions = np.random.default_rng(0).integers(0, 2, (steps, num_envs))
     with contextlib.ExitStack() as closing:
         sides = {}
@@ -203,16 +203,9 @@ def draw_actions(env_id: str, num_steps: int, num_envs: int) -> np.ndarray:
     return random.uniform(space.low, space.high, (num_steps, num_envs, *space.shape)).astype(np.float32)
 
 
-def steps_that_fit(env_id: str, num_envs: int) -> int:
-    """Return a number of steps for which a trajectory fits easily into memory."""
-    observation, action_and_reward, done = jaxenvs.make(env_id).observation_space, 8, 1
-    bytes_per_step = num_envs * (4 * int(np.prod(observation.shape)) + action_and_reward + done)
-    return int(min(MAX_STEPS, MAX_TRAJECTORY_BYTES // bytes_per_step))
-
-
 def time_compiled(report: common.Report, env_id: str, num_envs: int, gymnax: ModuleType | None) -> None:
     """Measure random rollouts in all environments."""
-    num_steps = min(50 if report.options.quick else MAX_STEPS, steps_that_fit(env_id, num_envs))
+    num_steps = min(50 if report.options.quick else MAX_STEPS, MAX_STEPS_OF_ALL // num_envs)
     actions = draw_actions(env_id, num_steps, num_envs)
     functionals = {"jaxenvs": jaxenvs_functional(env_id, num_envs)}
     if gymnax is not None:
