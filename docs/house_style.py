@@ -28,7 +28,6 @@ from griffe import (
 DECORATORS = ("jaxenvs.environment.struct", "jaxenvs.environment.environment")
 STATIC = "jaxenvs.environment.static"
 CONSTRUCTOR = "bridge.algorithms.common.compiled_algorithm.constructor_like"
-UNPACK = "typing.Unpack"
 OURS, SB3 = ("bridge", "jaxenvs"), ("stable_baselines3", "sb3_contrib")
 PUBLIC = ("jaxenvs", "jaxenvs.learn", "jaxenvs.wrappers", "jaxenvs.third_party", "bridge")
 SHARED_ARGUMENTS = {
