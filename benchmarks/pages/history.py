@@ -12,7 +12,6 @@ from benchmarks.common import CHECKOUT, markdown
 from benchmarks.pages.figures import SETTINGS
 from benchmarks.pages.text import Rows, fastest, fill
 
-NAMES = ("never_slower", "training")
 TEXT = (
     "How many times as fast as SB3 our main figures were, from the records in `benchmarks/results/` of each commit "
     "that measured them. Both sides ran in turns. The median is over [the scripts](../benchmarks.md) in which only the "
@@ -25,8 +24,8 @@ def page() -> str:
     """Return the page."""
     rows: Rows = []
     figures: dict[str, Any] = {}
-    for commit, time, name, record in sorted(_records(), key=lambda each: each[1]):
-        now = _FIGURES[name](record["tables"])
+    for commit, time, record in sorted(_records(), key=lambda each: each[1]):
+        now = _figures(record["tables"])
         if any(figures.get(what) != value for what, value in now.items()):
             figures |= now
             machine = record["machine"]["cpu"].replace("(R)", "").removesuffix(" Processor")
@@ -36,25 +35,23 @@ def page() -> str:
     return f"# History of the benchmarks\n\n{fill(TEXT)}\n\n{table}\n"
 
 
-def _records() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Return the commits that changed a record: their hash, their time, and the record's name and content."""
-    for name in NAMES:
+def _records() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Return the commits that changed a record: their hash, their time, and the record."""
+    for name in ("never_slower", "training"):
         path = f"benchmarks/results/{name}.json"
         for line in _git("log", "--abbrev=7", "--format=%h %cI", "--", path).splitlines():
             commit, time = line.split()
-            yield commit, time, name, json.loads(_git("show", f"{commit}:{path}"))
+            yield commit, time, json.loads(_git("show", f"{commit}:{path}"))
 
 
 def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
 
 
-def _never_slower(tables: dict[str, Rows]) -> dict[str, Any]:
-    times = [row["times"] for row in tables["cells"]]
-    return {"scripts": len(times), "median of the scripts": statistics.median(times)}
-
-
-def _training(tables: dict[str, Rows]) -> dict[str, Any]:
+def _figures(tables: dict[str, Rows]) -> dict[str, Any]:
+    """Return the main figures of a record of never_slower or of training."""
+    if times := [row["times"] for row in tables.get("cells", ())]:
+        return {"scripts": len(times), "median of the scripts": statistics.median(times)}
     found = {}
     for part, what in SETTINGS:
         speeds = fastest([row for row in tables["training"] if row["part"] == part])
@@ -62,6 +59,3 @@ def _training(tables: dict[str, Rows]) -> dict[str, Any]:
         if ours:
             found[f"PPO, {' '.join(what.split()[:2])}"] = ours / speeds["stock SB3"]
     return found
-
-
-_FIGURES = {"never_slower": _never_slower, "training": _training}

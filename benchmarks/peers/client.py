@@ -11,7 +11,6 @@ import sys
 import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Self, cast
 
 from benchmarks.common import CHECKOUT
@@ -83,9 +82,7 @@ class Worker:
             text=True,
         )
 
-    def prepare(
-        self, setting: Setting, iterations: int, compiler_options: Mapping[str, str] = MappingProxyType({})
-    ) -> Side:
+    def prepare(self, setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Side:
         """Compile a training in the process, with JAX's defaults or other options. It replaces the one before."""
         answer = self.ask(
             do="prepare",

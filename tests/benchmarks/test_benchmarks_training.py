@@ -39,13 +39,13 @@ def worker(tmp_path, monkeypatch):
 
 
 def test_a_worker_prepares_and_runs_whatever_its_libraries_print(worker):
-    prepared = worker.prepare(SETTING, iterations=3)
+    prepared = worker.prepare(SETTING, 3, {})
     assert (prepared.compile_seconds, prepared.steps) == (0.25, 3 * SETTING.rollout)
     prepared.run()
 
 
 def test_a_worker_that_ends_is_named_with_what_it_was_asked(worker):
-    prepared = worker.prepare(SETTING, iterations=1)
+    prepared = worker.prepare(SETTING, 1, {})
     prepared.run()
     prepared.run()
     with pytest.raises(RuntimeError, match="fake_worker ended with 7, asked to run"):
@@ -80,7 +80,7 @@ def test_a_peer_trains(name):
             assert worker.ask(do="begin", cell=dataclasses.asdict(cell))["first_seconds"] > 0
             return
     with client.Worker(training.PEERS[name], python) as worker:
-        prepared = worker.prepare(SETTING, iterations=2)
+        prepared = worker.prepare(SETTING, 2, {})
         assert prepared.compile_seconds > 0
         prepared.run()
         prepared.run()

@@ -38,7 +38,7 @@ def _numbers(algorithm, env, programs):
 @pytest.mark.thorough(but=[f"{name}-gymnasium-first" for name in (*ALGORITHMS, *OURS)])
 @pytest.mark.parametrize(
     ("algorithm", "env", "which"),
-    itertools.product((*ALGORITHMS, *OURS), ENVS, ["first", "all"]),
+    list(itertools.product((*ALGORITHMS, *OURS), ENVS, ["first", "all"])),
 )
 def test_programs_end_where_stable_baselines3_does(algorithm, env, which):
     programs = FIRST[env] if which == "first" else _how_many(algorithm, env)
