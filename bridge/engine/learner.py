@@ -20,7 +20,7 @@ from bridge.translate.pytorch.optimizers import (
     state_layout,
 )
 from bridge.translate.pytorch.vectors import Vector
-from jaxenvs.compilation.default_device import accelerator, device_in_use, here
+from jaxenvs.compilation.default_device import accelerator
 from jaxenvs.learn.learner_state import POLICY, Optimizers
 from jaxenvs.learn.optimization import LARGE
 
@@ -133,9 +133,15 @@ class Learner:
         for name, moments in self._moments.items():
             moments.write(states[name])
 
-    def steps_agree(self) -> bool:
-        """Return whether all parameters of each optimizer have taken equally many steps, as compiled updates assume."""
-        return all(each.steps_agree() for each in self._moments.values())
+    def is_current(self) -> bool:
+        """Return whether a learner made now would be this one: user code may have changed tensors and optimizers."""
+        # A gradient step on a part of a network, or two parameters that were put into one memory.
+        if not all(each.steps_agree() for each in self._moments.values()) or self.shares_memory():
+            return False
+        try:
+            return {name: export_optimizer(each) for name, each in self.optimizers.items()} == self.exported
+        except NotCompilable:
+            return False
 
     def shares_memory(self) -> bool:
         """Return whether two of the tensors share memory, which an update in PyTorch changes twice."""
@@ -263,24 +269,6 @@ def _require_numbers(name: str, vector: Vector, numbers: Any) -> None:
             f"The update made {count} of {sum(vector.sizes)} parameters of {name} NaN, so the parameters from before "
             "the update were kept. Try a lower learning_rate, and check that observations and rewards are finite."
         )
-
-
-def commit_to_cpu(tree: Any) -> Any:
-    """Commit arrays to the CPU, as arrays that share memory with PyTorch are committed. On a GPU none are.
-
-    JAX compiles a function anew for each combination of committed and uncommitted arguments. If one is committed, so
-    are the results.
-    """
-    first, tree = jax.tree.leaves(tree)[0], here(tree)
-    if accelerator() is not None or getattr(first, "committed", False):
-        return tree
-    device = device_in_use()
-
-    def commit(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
-        # JAX commits its arrays without a copy. Converting a NumPy number would copy it every time.
-        return jax.device_put(leaf, device) if isinstance(leaf, jax.Array) or leaf.ndim else leaf
-
-    return jax.tree.map(commit, tree)
 
 
 def transformations(exported: ExportedOptimizers, settings: Numbers) -> Optimizers:

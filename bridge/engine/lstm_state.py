@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 
@@ -35,9 +34,3 @@ def to_states(algorithm: Any, memory: Memory) -> Any:
         return torch.as_tensor(np.array(np.asarray(part).swapaxes(0, 1), order="C"), device=algorithm.device)
 
     return type(algorithm._last_lstm_states)(*(tuple(map(tensor, memory[name])) for name in ("pi", "vf")))
-
-
-def rows_of(algorithm: Any, memory: Memory) -> list[Any]:
-    """Return the RNNStates of each step, from a recurrent state with a leading axis of steps."""
-    steps = len(jax.tree.leaves(memory)[0])
-    return [to_states(algorithm, jax.tree.map(lambda leaf, at=step: leaf[at], memory)) for step in range(steps)]

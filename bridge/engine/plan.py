@@ -33,7 +33,6 @@ from bridge.translate.policies.off_policy import (
     network_names,
 )
 from bridge.translate.policies.on_policy import export_policy, require_trainable
-from bridge.translate.pytorch.optimizers import export_optimizer
 from bridge.translate.pytorch.vectors import Vector
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
@@ -96,15 +95,6 @@ class Plan:
     # Compiled functions. Finding one by the contents of a network takes a tenth of the time of an update.
     _compiled: dict[bool | str, Any] = dataclasses.field(default_factory=dict)
 
-    def compiled_update(self, make: Callable[..., Any], sequential: bool) -> Callable[..., Any]:
-        """Return the compiled update that `make` makes for the network and its optimizers, made once.
-
-        If `sequential`, XLA runs one kernel after the other.
-        """
-        assert self.learner is not None
-        optimizers = tuple(self.learner.exported.items())
-        return self.compiled(sequential, lambda: make(self.network, optimizers, sequential))  # type: ignore[no-any-return]
-
     @property
     def device(self) -> jax.Device | None:
         """The device where compiled functions run; None: JAX's default device."""
@@ -161,16 +151,7 @@ class Plan:
             return False
         if self._snapshot is not None and not self._snapshot.is_current():
             return False
-        if self.learner is None:
-            return True
-        # User code may have taken a gradient step on a part of a network, or put two parameters into one memory.
-        if not self.learner.steps_agree() or self.learner.shares_memory():
-            return False
-        exported = self.learner.exported
-        try:
-            return all(export_optimizer(each) == exported[name] for name, each in self.learner.optimizers.items())
-        except NotCompilable:
-            return False
+        return self.learner is None or self.learner.is_current()
 
 
 def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:

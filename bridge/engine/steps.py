@@ -52,24 +52,6 @@ class StepBatch:
         return dones
 
 
-@dataclasses.dataclass
-class TrainingResults:
-    """Results of a compiled off-policy function, on the host.
-
-    Attributes:
-      wrapped_env: the environments.
-      count: how many steps each environment took.
-      num_updated: how often networks were updated; metrics: the latest value of each metric.
-      steps: the steps.
-    """
-
-    wrapped_env: WrappedEnv
-    count: int
-    num_updated: int
-    metrics: dict[str, float]
-    steps: StepBatch
-
-
 class FinalState(NamedTuple):
     """Final state of the environments after a compiled function, not yet written back, and the next observation."""
 
@@ -82,7 +64,9 @@ class FinalState(NamedTuple):
         """Write the states of the environments and of the wrappers back, and what the model keeps of them."""
         wrapped_env.base.write_back(self.env_state)
         wrapped_env.write_back(to_host(self.wrapper_states))
-        algorithm._last_obs = as_given(algorithm._last_obs, to_host(self.observation))
+        # In the dtypes of SB3's wrappers, and as copies.
+        observation = in_dtypes_of(algorithm._last_obs, to_host(self.observation))
+        algorithm._last_obs = jax.tree.map(np.array, observation)
         if self.memory is not None:
             algorithm._last_lstm_states = to_states(algorithm, to_host(self.memory))  # type: ignore[attr-defined]
         if len(steps.dones):
@@ -187,12 +171,3 @@ class Environments:
         memory = seen.memory if isinstance(seen, Recalled) else None
         observation: Any = seen.observation if isinstance(seen, Recalled) else seen
         return FinalState(self.packing.pack(env_state), wrapper_states, observation, memory)
-
-
-def as_given(like: Arrays, observation: Arrays) -> Any:
-    """Return observations of a compiled function as SB3's wrappers return them: in their dtypes, and as copies.
-
-    Args:
-      like: an observation of SB3's wrappers.
-    """
-    return jax.tree.map(np.array, in_dtypes_of(like, observation))

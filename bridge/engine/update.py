@@ -98,25 +98,15 @@ def rollout_update(
     """
     learner = plan.learner
     assert learner is not None
-    make = functools.partial(compiled_update, mesh=plan.mesh)
-    update = plan.compiled_update(make, not is_large(learner, buffer, settings))
+    update = _update_of(plan, learner, not is_large(learner, buffer, settings), plan.mesh)
     rollout = read_rollout(buffer) if rollout is None else rollout
     return update, settings, learner.settings(), read_learner(learner, num_updates), rollout, key
 
 
-def update_from_rollout(
-    plan: Plan, update: Callable[..., Any], *arguments: object
-) -> tuple[np.ndarray, dict[str, float]]:
-    """Run a `rollout_update`, and write the results back.
-
-    Returns:
-      The next key, and the metrics except for the explained variance.
-
-    Raises:
-      ValueError: weights became NaN. The weights from before the update are kept.
-    """
-    key, metrics, _ = _run(plan, update, *arguments)
-    return key, metrics
+def _update_of(plan: Plan, learner: Learner, sequential: bool, mesh: Mesh | None = None) -> Callable[..., Any]:
+    optimizers = tuple(learner.exported.items())
+    make = functools.partial(compiled_update, plan.network, optimizers, sequential, mesh=mesh)
+    return plan.compiled(sequential, make)  # type: ignore[no-any-return]
 
 
 def update_from_samples(
@@ -147,18 +137,22 @@ def update_from_samples(
     """
     learner = plan.learner
     assert learner is not None
-    update = plan.compiled_update(compiled_update, not learner.is_large(samples[0].rewards.shape[0]))
     assert plan.actor is not None
+    update = _update_of(plan, learner, not learner.is_large(samples[0].rewards.shape[0]))
     from_host = plan.actor.network.from_host
     each = [_transitions(sample, action_space, settings.gamma, from_host) for sample in samples]
     batches = jax.tree.map(lambda leaf, *rest: np.stack([leaf, *rest]) if rest else leaf[None], *each)
     state = read_learner(learner, num_updates)
-    return _run(plan, update, settings, learner.settings(), state, batches, key, np.int32(first))
+    return run_update(plan, update, settings, learner.settings(), state, batches, key, np.int32(first))
 
 
-def _run(
+def run_update(
     plan: Plan, update: Callable[..., Any], *arguments: object
 ) -> tuple[np.ndarray, dict[str, float], np.ndarray | None]:
+    """Run a compiled update, and write its results back.
+
+    Returns and raises what `update_from_samples` does.
+    """
     state, key, metrics = update(*arguments)
     metrics = to_host(metrics)
     errors = metrics.pop(TD_ERRORS, None)

@@ -224,11 +224,12 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         learning_starts = self.learning_starts
         with handlers_wait():
             with pace.running(steps):
-                results = run_steps(self, plan, steps, episodes)
-            last_update = results.count - 1 - (begun + results.count - 1) % train_freq
-            self._record_trained(results.metrics, results.num_updated, plan, last_update)
+                taken, metrics, num_updated = run_steps(self, plan, steps, episodes)
+            count = len(taken.dones)
+            last_update = count - 1 - (begun + count - 1) % train_freq
+            self._record_trained(metrics, num_updated, plan, last_update)
             after = functools.partial(after_step, self, log_interval)
-            if not count_steps(self, self._session, callback, results.wrapped_env, results.steps, after):
+            if not count_steps(self, self._session, plan, callback, taken, after):
                 return False
         if has_hooks and self._step_of_iteration == 0:
             callback.on_rollout_end()

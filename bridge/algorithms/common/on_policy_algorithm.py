@@ -33,7 +33,7 @@ from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.rollout_buffer import read_rollout
 from bridge.engine.runtime import compile_meanwhile, keep_freed_memory
-from bridge.engine.update import rollout_update, update_from_rollout
+from bridge.engine.update import rollout_update, run_update
 from bridge.engine.user_code.signals import handlers_wait
 from bridge.randomness import get_random_state
 from bridge.sb3 import Infos
@@ -150,8 +150,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         with handlers_wait():  # otherwise a handler could find new weights but old counts of steps
             compiled_training.write_back(self, plan, self.rollout_buffer, collected)
             self._record_compile_time()
-            wrapped_env, steps = collected.wrapped_env, collected.steps
-            can_continue = count_steps(self, self._session, callback, wrapped_env, steps)
+            can_continue = count_steps(self, self._session, plan, callback, collected.steps)
             self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
             if log_at is not None:
                 self.dump_logs(log_at)
@@ -232,7 +231,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         with handlers_wait():
             compiled_training.write_back(self, plan, rollout_buffer, collected)
             self._record_compile_time()
-            if not count_steps(self, self._session, callback, collected.wrapped_env, collected.steps):
+            if not count_steps(self, self._session, plan, callback, collected.steps):
                 return False
         self._end_rollout(callback)
         return True
@@ -276,7 +275,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         settings, arrays = self._settings_now(), self._session.device_arrays
         with handlers_wait():
             rollout = None if arrays is None else arrays.read()
-            self.key, metrics = update_from_rollout(plan, *self._update(plan, settings, rollout))
+            self.key, metrics, _ = run_update(plan, *self._update(plan, settings, rollout))
         self._record_compile_time()
         self._record_updates([settings], [metrics])
         return None

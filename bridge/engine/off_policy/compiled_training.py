@@ -23,16 +23,16 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bridge.engine.learner import ExportedOptimizers, Numbers, commit_to_cpu, transformations
+from bridge.engine.learner import ExportedOptimizers, Numbers, transformations
 from bridge.engine.plan import Plan
 from bridge.engine.runtime import to_host
-from bridge.engine.steps import Environments, FinalState, StepBatch, TrainingResults
+from bridge.engine.steps import Environments, FinalState, StepBatch
 from bridge.engine.update import read_learner
 from bridge.engine.user_code.overrides import is_constant
 from bridge.sb3 import OffPolicy
 from bridge.translate.policies.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
-from jaxenvs.compilation.default_device import cached_by_device, on_device_of
+from jaxenvs.compilation.default_device import cached_by_device, here, on_device_of
 from jaxenvs.learn import CollectorState, LearnerState, Replay
 from jaxenvs.learn.devices import Sharded, layout_behind, layouts, run_on
 from jaxenvs.learn.off_policy import driver
@@ -121,12 +121,15 @@ def most_steps(num_envs: int) -> int:
 
 
 @on_device_of("plan")
-def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> TrainingResults:
+def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> tuple[StepBatch, dict[str, float], int]:
     """Run the compiled function, and write its results back to where SB3 has them.
 
     Args:
       steps: take at most this many steps of each environment. With 0, run only the update that is due.
       episodes: stop as soon as this many episodes have ended.
+
+    Returns:
+      The steps that were taken, on the host; the metrics of the last update; and how many updates there were.
 
     Raises:
       ValueError: parameters became NaN. The previous parameters are kept, as are the environments and all counts; the
@@ -136,15 +139,12 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
     assert wrapped_env is not None
     assert learner is not None
     num_envs, mesh, settings = algorithm.n_envs, plan.mesh, algorithm._settings_now()
-    # Arrays that are divided over devices are in place.
-    commit = commit_to_cpu if mesh is None else (lambda tree: tree)
     schedule = make_schedule(algorithm, steps, episodes, most_steps(num_envs))
-    vectors = commit(read_learner(learner, algorithm._n_updates))
+    vectors = read_learner(learner, algorithm._n_updates)
     environments = Environments.of(wrapped_env, algorithm._last_obs)
-    environments = dataclasses.replace(environments, env_state=commit(environments.env_state))
     progress, action_noise, key = algorithm._progress()
     # Last, because whatever fails from here on must return the store to the buffer.
-    replay = commit(buffer.to_device(rows_to_come(algorithm), mesh))
+    replay = here(buffer.to_device(rows_to_come(algorithm), mesh))
     try:
         run, final_state, kept = compiled_function(mesh)(
             plan.network,
@@ -170,13 +170,7 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
     _write_back(algorithm, plan, run, host, final_state, all_steps)
     if settings.hindsight is not None and host.progress.is_due:
         buffer.require_whole_episode()  # as SB3 does before an update
-    return TrainingResults(
-        wrapped_env=wrapped_env,
-        count=count,
-        num_updated=int(host.num_updated),
-        metrics={name: value.item() for name, value in host.metrics.items()},
-        steps=all_steps,
-    )
+    return all_steps, {name: value.item() for name, value in host.metrics.items()}, int(host.num_updated)
 
 
 def rows_to_come(algorithm: OffPolicy) -> int:

@@ -109,7 +109,7 @@ class Collected:
     """Results of a compiled function that have not been written back yet.
 
     Attributes:
-      wrapped_env: the environments; final_state: their state afterwards.
+      final_state: the state of the environments afterwards.
       key: the data of the next key.
       rollout: the last one.
       steps: the steps of all rollouts, one after the other.
@@ -117,7 +117,6 @@ class Collected:
         explained variance.
     """
 
-    wrapped_env: WrappedEnv
     final_state: FinalState
     key: np.ndarray
     rollout: Rollout
@@ -215,7 +214,7 @@ def run_rollout(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer) -> Colle
     key, rollout, steps = to_host(results)
     _require_numbers(rollout)
     wrapped_env.check(steps.wrapper_outputs)
-    return Collected(wrapped_env, final_state, key, rollout, steps)
+    return Collected(final_state, key, rollout, steps)
 
 
 def most_iterations(algorithm: OnPolicy, plan: Plan) -> int:
@@ -268,7 +267,7 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
         return None
     steps = jax.tree.map(lambda leaf: leaf[:count].reshape(-1, *leaf.shape[2:]), steps)
     of_each = [{name: each[i].item() for name, each in metrics.items()} for i in range(count)]
-    return Collected(wrapped_env, final_state, key, rollout, steps, learnt, of_each)
+    return Collected(final_state, key, rollout, steps, learnt, of_each)
 
 
 def write_back(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, collected: Collected) -> None:
@@ -283,12 +282,13 @@ def write_back(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, collected
         algorithm.policy.reset_noise(algorithm.n_envs)
     if algorithm.policy.training:
         algorithm.policy.set_training_mode(False)
+    assert plan.wrapped_env is not None
     if collected.learner is not None:
         assert plan.learner is not None
         plan.learner.write_back(collected.learner.params, collected.learner.targets, collected.learner.optimizer_states)
     starts = dones[-n_steps - 1] if len(dones) > n_steps else algorithm._last_episode_starts
     write_rollout(buffer, collected.rollout, starts, dones[-n_steps:])
-    collected.final_state.write_back(algorithm, collected.wrapped_env, collected.steps)
+    collected.final_state.write_back(algorithm, plan.wrapped_env, collected.steps)
     algorithm.key = np.array(collected.key)
 
 
