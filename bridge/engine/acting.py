@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from gymnasium import spaces
-from stable_baselines3.common.policies import ActorCriticPolicy
 
 from bridge.dlpack import to_jax
 from bridge.errors import POLICY_IS_NAN
@@ -43,8 +41,6 @@ class Actor:
       is_shared: whether the compiled functions see changes of the weights without a `refresh`.
       copies: whether `refresh` copies the weights, because they are on another device.
     """
-
-    network: ExportedPolicy | ExportedActor
 
     def __init__(self, network: ExportedPolicy | ExportedActor, parameters: Sequence[torch.Tensor]) -> None:
         self.network = network
@@ -92,11 +88,13 @@ class Actor:
         Returns:
           None for a policy that draws nothing, such as DQN's and TD3's.
         """
-        if self.network.exploration is None:
-            return draw_noise(self.network, (n_steps, num_envs))
-        # With state-dependent exploration, a key stands for each matrix of noise.
-        keys = torch.randint(0, 2**32, (-(-n_steps // sde_sample_freq), 2)).numpy().astype(np.uint32)
-        return np.repeat(keys, sde_sample_freq, axis=0)
+        network = self.network
+        if network.exploration is not None:  # state-dependent: a key stands for each matrix of noise
+            keys = torch.randint(0, 2**32, (-(-n_steps // sde_sample_freq), 2)).numpy().astype(np.uint32)
+            return np.repeat(keys, sde_sample_freq, axis=0)
+        if draws_nothing(network):
+            return None
+        return _fill_with_noise(torch.empty((n_steps, num_envs, network.head.size)), network.head.kind).numpy()
 
     def act(self, observation: Observation, noise: np.ndarray | None) -> tuple[Any, ...]:
         """Return the actions as the policy samples them, and as the environments take them. Neither is writable.
@@ -122,11 +120,7 @@ class Actor:
             raise ValueError(POLICY_IS_NAN)
         return action, to_env, *_remembered(memory)
 
-
-class EvaluatingActor(Actor):
-    """Actor with values, for actor-critic policies."""
-
-    network: ExportedPolicy
+    # --- Of actor-critic policies -----------------------------------------------------------------------------------
 
     def act_and_evaluate(self, observation: Observation, noise: np.ndarray) -> tuple[Any, ...]:
         """Act, and evaluate the actions: return what `act` returns, with the values and log-probabilities.
@@ -168,12 +162,6 @@ def _remembered(memory: dict[str, Memory] | None) -> tuple[Any, ...]:
 def is_where_jax_computes(tensor: torch.Tensor) -> bool:
     """Return whether JAX can use the memory of a tensor: PyTorch may have a GPU that JAX lacks, and vice versa."""
     return tensor.device.type == ("cpu" if accelerator() is None else "cuda")
-
-
-def unscaled(policy: ActorCriticPolicy, actions: np.ndarray) -> np.ndarray:
-    """Return actions as SB3's policy returns them: in the bounds of a Box if they are squashed."""
-    is_squashed = isinstance(policy.action_space, spaces.Box) and policy.squash_output
-    return policy.unscale_action(actions) if is_squashed else actions
 
 
 def is_nan(distribution: object) -> jax.Array:
@@ -236,22 +224,8 @@ def _compiled_functions(network: Any) -> SimpleNamespace:
     return SimpleNamespace(**compiled)
 
 
-def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -> np.ndarray | None:
-    """Draw noise as `Distribution.noise` from PyTorch's generator, for exploration that is not state-dependent.
-
-    Args:
-      lead: the leading axes.
-
-    Returns:
-      None for a policy that draws nothing.
-    """
-    if draws_nothing(network):
-        return None
-    return _fill_with_noise(torch.empty((*lead, network.head.size)), network.head.kind).numpy()
-
-
 class NoiseSource:
-    """Callable that draws what `draw_noise` does for one step, in less time: it draws into memory that it keeps.
+    """Callable that draws what `Actor.draw_noise` does for one step, in less time: it draws into memory that it keeps.
 
     Args:
       network: a policy that draws something.
@@ -283,6 +257,7 @@ def draws_nothing(network: ExportedPolicy | ExportedActor) -> bool:
 
 
 def _fill_with_noise(tensor: torch.Tensor, kind: str) -> torch.Tensor:
+    """Fill a tensor with noise as `Distribution.noise`, from PyTorch's generator."""
     if kind == "box":
         return tensor.normal_()
     if kind == "multi_binary":

@@ -13,7 +13,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
-from bridge.engine.acting import Actor, EvaluatingActor
+from bridge.engine.acting import Actor
 from bridge.engine.choices import is_slower_compiled, placement_of, placement_of_acting, require_engine
 from bridge.engine.learner import Learner
 from bridge.engine.user_code.overrides import impure_schedules, inner_environments, names_of_user_code, replaced_in_sb3
@@ -120,19 +120,18 @@ class Plan:
         lines = [
             f"collecting: {self.mode.value}",
             f"updating: {'compiled' if self.updates else Mode.SB3.value}",
-            *([] if self.mesh is None else [self._on_devices(self.mesh)]),
-            *filter(None, [self.placement.reason]),
-            *(f"not compiled: {reason}" for reason in self.reasons),
         ]
+        if self.mesh is not None and self.wrapped_env is not None:
+            minibatch = " and an equal part of each minibatch" if self.updates else ""
+            own = self.wrapped_env.base.num_envs // self.mesh.size
+            lines.append(f"devices: {self.mesh.size}, each with {own} of the environments{minibatch}")
+        if self.placement.reason:
+            lines.append(self.placement.reason)
+        lines += [f"not compiled: {reason}" for reason in self.reasons]
         if self.user_code:
             lines.append(f"custom code, called as SB3 calls it: {', '.join(self.user_code)}")
         lines += [f"{name}: {why}" for name, why in self.impure.items()]
         return "\n".join(lines)
-
-    def _on_devices(self, mesh: Mesh) -> str:
-        assert self.wrapped_env is not None
-        parts = "of the environments and an equal part of each minibatch" if self.updates else "of the environments"
-        return f"devices: {mesh.size}, each with {self.wrapped_env.base.num_envs // mesh.size} {parts}"
 
     def acts_as_planned(self, policy: object) -> bool:
         """Return whether a policy computes what `actor` computes, whatever its weights are."""
@@ -182,7 +181,12 @@ def _plan_on(placement: Placement, algorithm: Algorithm, env: VecEnv | None) -> 
         plan.reasons.append('The model has engine="torch".')
     elif in_sb3 := replaced_in_sb3(algorithm):
         plan.reasons.append(f"Methods of SB3's {type(algorithm).__name__} were replaced: {', '.join(in_sb3)}.")
-    elif _is_usable(plan.reasons):
+    else:
+        try:
+            require_usable()  # after a fork JAX cannot run, while SB3's code still can
+        except RuntimeError as error:
+            plan.reasons.append(str(error))
+            return plan
         with on(placement.device):
             (_plan_on_policy if isinstance(algorithm, OnPolicyAlgorithm) else _plan_off_policy)(plan, algorithm, env)
     return plan
@@ -206,27 +210,12 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         plan.learner = Learner({POLICY: parameters}, {}, {POLICY: policy.optimizer})
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
-    wrapped_env = _wrapped_env(plan, env)
-    if plan.network is None:
-        return
-    if wrapped_env is not None and "_update_info_buffer" in plan.user_code:
-        plan.reasons.append("The model overrides _update_info_buffer, which SB3 calls after every step.")
-        wrapped_env = None
-    try:
-        if wrapped_env is not None:
-            _require_divisible(algorithm, wrapped_env)
-    except NotCompilable as reason:
-        plan.reasons.append(str(reason))
-        wrapped_env = None
-    if wrapped_env is not None and algorithm.MASKS and wrapped_env.base.has_untraceable_action_masks:
-        plan.reasons.append("JAX cannot trace action_masks of the environments.")
-        wrapped_env = None
-    plan.mode, plan.wrapped_env = (Mode.ACTING if wrapped_env is None else Mode.COMPILED), wrapped_env
-    if wrapped_env is None:
+    if plan.network is not None:
+        plan.mode = Mode.ACTING
+    _plan_environments(plan, algorithm, env, _require_rollouts)
+    if plan.mode is Mode.ACTING:
         with on(placement_of_acting(algorithm.asked_device, policy, algorithm.n_envs).device):
-            plan.actor = EvaluatingActor(plan.network, plan._snapshot.parameters)
-    else:
-        plan.mesh = wrapped_env.base.mesh
+            plan.actor = Actor(plan.network, plan._snapshot.parameters)
 
 
 def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
@@ -249,44 +238,45 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
         return
-    wrapped_env = _wrapped_env(plan, env)
-    if wrapped_env is None:
-        return
-    try:
-        _require_compilable(algorithm, plan.user_code)
-        if isinstance(algorithm.replay_buffer, HerReplayBuffer):
-            _require_goals(algorithm, wrapped_env)
-        _require_divisible(algorithm, wrapped_env)
-    except NotCompilable as reason:
-        plan.reasons.append(str(reason))
-        return
-    plan.mode, plan.wrapped_env, plan.mesh = Mode.COMPILED, wrapped_env, wrapped_env.base.mesh
+    _plan_environments(plan, algorithm, env, _require_training)
 
 
-def _wrapped_env(plan: Plan, env: VecEnv | None) -> WrappedEnv | None:
-    """Return the environments as one step function, or None.
+def _plan_environments(
+    plan: Plan,
+    algorithm: Any,
+    env: VecEnv | None,
+    require: Callable[[Any, tuple[str, ...], WrappedEnv], None],
+) -> None:
+    """Compile the environments too, if the policy is compiled, and unless `require` raises NotCompilable.
 
     No reason is added for environments on the host, because the mode already says so.
     """
     environments = list(inner_environments(env))
     if type(environments[-1]) is not JaxVecEnv:
-        return None
+        return
     try:
         for each in environments:
             if has_own_methods(each):
                 raise NotCompilable(f"A method of the {type(each).__name__} object was replaced.")
-        return WrappedEnv.of(env)
+        wrapped_env = WrappedEnv.of(env)
+        if plan.mode is Mode.ACTING:
+            require(algorithm, plan.user_code, wrapped_env)
+            plan.mode, plan.wrapped_env, plan.mesh = Mode.COMPILED, wrapped_env, wrapped_env.base.mesh
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
-        return None
 
 
-def _require_compilable(algorithm: Any, user_code: tuple[str, ...]) -> None:
-    """Refuse what SB3's loop can do and a compiled function that steps, stores and updates cannot.
+def _require_rollouts(algorithm: Any, user_code: tuple[str, ...], wrapped_env: WrappedEnv) -> None:
+    """Refuse what a compiled function that steps and acts cannot do, by a NotCompilable."""
+    if "_update_info_buffer" in user_code:
+        raise NotCompilable("The model overrides _update_info_buffer, which SB3 calls after every step.")
+    _require_divisible(algorithm, wrapped_env)
+    if algorithm.MASKS and wrapped_env.base.has_untraceable_action_masks:
+        raise NotCompilable("JAX cannot trace action_masks of the environments.")
 
-    Raises:
-      NotCompilable: the model uses such a feature.
-    """
+
+def _require_training(algorithm: Any, user_code: tuple[str, ...], wrapped_env: WrappedEnv) -> None:
+    """Refuse what a compiled function that steps, stores and updates cannot do, by a NotCompilable."""
     if unwrap_vec_normalize(algorithm.env) is not None:
         raise NotCompilable(
             "VecNormalize is not compiled for off-policy algorithms: batches are normalized on the host with the "
@@ -301,14 +291,13 @@ def _require_compilable(algorithm: Any, user_code: tuple[str, ...]) -> None:
         raise NotCompilable("train_freq counts episodes, and the compiled loop counts steps: give train_freq in steps.")
     if algorithm.action_noise is not None:
         export_noise(algorithm.action_noise, algorithm.action_space.shape or ())
+    if isinstance(algorithm.replay_buffer, HerReplayBuffer):
+        _require_goals(algorithm, wrapped_env)
+    _require_divisible(algorithm, wrapped_env)
 
 
 def _require_goals(algorithm: Any, wrapped_env: WrappedEnv) -> None:
-    """Refuse environments whose reward for an arbitrary goal cannot be computed in a compiled function.
-
-    Raises:
-      NotCompilable: it cannot.
-    """
+    """Refuse environments whose reward for an arbitrary goal a compiled function cannot compute."""
     if not {*wrapped_env.types} <= {CompiledMonitor, CompiledCheckNan}:
         raise NotCompilable(
             "With HerReplayBuffer, only VecMonitor and VecCheckNan are compiled: others may change goals."
@@ -322,11 +311,7 @@ def _require_goals(algorithm: Any, wrapped_env: WrappedEnv) -> None:
 
 
 def _require_divisible(algorithm: Any, wrapped_env: WrappedEnv) -> None:
-    """Refuse what cannot be divided over the devices of the environments, if there are several devices.
-
-    Raises:
-      NotCompilable: it cannot.
-    """
+    """Refuse what cannot be divided over the devices of the environments, if there are several devices."""
     mesh = wrapped_env.base.mesh
     if mesh is None:
         return
@@ -369,13 +354,3 @@ def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
         *(has_own_methods(each) for each in (buffer, *environments) if each is not None),
         *(own_statistics(each) for each in environments if type(each) is VecNormalize),
     )
-
-
-def _is_usable(reasons: list[str]) -> bool:
-    """Return whether JAX can run here. After a fork it cannot, while SB3's code still can."""
-    try:
-        require_usable()
-    except RuntimeError as error:
-        reasons.append(str(error))
-        return False
-    return True

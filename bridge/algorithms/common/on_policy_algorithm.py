@@ -215,8 +215,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             if plan.mode is Mode.COMPILED:
                 return self._collect_compiled(plan, callback, rollout_buffer)
         if has_begun or (is_quiet and plan.mode is Mode.ACTING and can_evaluate_later(plan, env, stays)):
-            arguments = self, self._session, plan, env, callback, rollout_buffer, self._steps_of_same_noise(), stays
-            return HostRollout(*arguments).run(has_begun)
+            return HostRollout(self, self._session, plan, env, callback, rollout_buffer, stays).run(has_begun)
         # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a checkpoint.
         # A training that continues from the checkpoint draws them again, so it needs the states from before.
         self._random_before_rollout = get_random_state() if self.use_sde else None

@@ -39,21 +39,13 @@ from bridge.self_play.self_play_callback import SelfPlayCallback
 MASKABLE_EVALUATION = ("common.maskable.callbacks", "MaskableEvalCallback")
 
 
-def _never(_callback: Any, _num_timesteps: int, _num_envs: int) -> float:
-    return sys.maxsize
-
-
 def _until_call(callback: Any, freq: float) -> float:
     """Return how many calls come before the next one for which `n_calls % freq` is 0."""
     # With a frequency of 0, SB3 divides by it in the next step.
     return abs(freq) - 1 - callback.n_calls % abs(freq) if freq else 0
 
 
-def _until_save(callback: Any, _num_timesteps: int, _num_envs: int) -> float:
-    return _until_call(callback, callback.save_freq)
-
-
-def _until_evaluation(callback: Any, _num_timesteps: int, _num_envs: int) -> float:
+def _until_evaluation(callback: Any, *_: int) -> float:
     return _until_call(callback, callback.eval_freq) if callback.eval_freq > 0 else sys.maxsize
 
 
@@ -74,14 +66,14 @@ class Known:
       parts: returns what a callback calls in every step, if that is all that it does. A part without a row looks.
     """
 
-    steps: Callable[[Any, int, int], float] = _never
+    steps: Callable[[Any, int, int], float] = lambda *_: sys.maxsize
     parts: Callable[[Any], Iterable[Any]] | None = None
 
 
 TABLE: dict[type, Known] = {
     CallbackList: Known(parts=lambda callback: callback.callbacks),
     ConvertCallback: Known(parts=lambda callback: () if callback.callback is None else (callback.callback,)),
-    CheckpointCallback: Known(_until_save),
+    CheckpointCallback: Known(lambda callback, *_: _until_call(callback, callback.save_freq)),
     EvalCallback: Known(_until_evaluation),
     EventCallback: Known(),
     EveryNTimesteps: Known(_until_timesteps),

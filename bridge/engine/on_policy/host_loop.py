@@ -8,12 +8,13 @@ from typing import Any, cast
 import jax
 import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.engine.acting import EvaluatingActor, unscaled
+from bridge.engine.acting import Actor
 from bridge.engine.callbacks.known import needs_rollouts, shows_ends
 from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
 from bridge.engine.on_policy.device_arrays import DeviceArrays
@@ -64,7 +65,6 @@ class HostRollout:
         may change either. If it does, PyTorch's policy acts in the rest of the rollout.
       env, callback: called as by SB3. The callback is shown at most the ends of episodes.
       buffer: is overwritten.
-      sde_sample_freq: for how many steps the noise stays the same.
       stays: whether observations and actions stay on the device of `env`, as long as compiled functions act.
     """
 
@@ -76,12 +76,11 @@ class HostRollout:
         env: VecEnv,
         callback: BaseCallback,
         buffer: RolloutBuffer,
-        sde_sample_freq: int,
         stays: bool,
     ) -> None:
         self._algorithm, self._session, self._plan, self._env = algorithm, session, plan, env
         self._callback, self._buffer = callback, buffer
-        self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
+        self._sde_sample_freq, self._n_steps = algorithm._steps_of_same_noise(), buffer.buffer_size
         self._stays = stays
         self._arrays: DeviceArrays | None = None
         self._runs_user_code = session.runs_user_code
@@ -113,9 +112,9 @@ class HostRollout:
             session.forget()
         self._memory: Any = read_memory(algorithm)
         # The actor, and the weights with which it acts. None: PyTorch acts.
-        self._actor: EvaluatingActor | None = None
+        self._actor: Actor | None = None
         plan = session.current_plan(algorithm, self._env)
-        if plan is self._plan and isinstance(plan.actor, EvaluatingActor):
+        if plan is self._plan and plan.actor is not None:
             assert plan.params is not None
             self._actor, self._weights = plan.actor, np.array(plan.params.read())
             self._actor.refresh()
@@ -297,17 +296,19 @@ class HostRollout:
 
 
 def _act_in_torch(algorithm: OnPolicy, observation: Any) -> Any:
-    observation, mask = unmasked(observation)
+    policy, (observation, mask) = algorithm.policy, unmasked(observation)
     further: dict[str, Any] = {} if mask is None else {"action_masks": mask}
     if isinstance(observation, Recalled):
         starts = torch.tensor(observation.episode_start, dtype=torch.float32, device=algorithm.device)
         further |= {"lstm_states": to_states(algorithm, observation.memory), "episode_starts": starts}
         observation = observation.observation
     with torch.no_grad():
-        *results, last = algorithm.policy(obs_as_tensor(observation, algorithm.device), **further)
+        *results, last = policy(obs_as_tensor(observation, algorithm.device), **further)
     remembered = (of_states(last),) if "lstm_states" in further else ()
     actions, values, log_probs = (result.cpu().numpy() for result in (*results, *(() if remembered else (last,))))
-    return actions, unscaled(algorithm.policy, actions), values.flatten(), log_probs, *remembered
+    is_squashed = isinstance(policy.action_space, spaces.Box) and policy.squash_output
+    to_env = policy.unscale_action(actions) if is_squashed else actions
+    return actions, to_env, values.flatten(), log_probs, *remembered
 
 
 def values_in_torch(algorithm: OnPolicy, observation: Any, memory: Memory | None, starts: np.ndarray) -> torch.Tensor:

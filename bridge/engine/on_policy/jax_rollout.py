@@ -58,21 +58,21 @@ class OnJax:
         # Of each step in which a time limit ended episodes: the rewards, and the last observations by environment.
         self._truncated: dict[int, tuple[np.ndarray, dict[int, Any]]] = {}
 
-    def noise(self, step: int) -> Any:
-        """Return the noise of a step."""
+    def noise(self) -> Any:
+        """Return the noise of this step."""
         if self._noise is None:  # only now, as a checkpoint that is saved as the rollout starts has the key from before
             algorithm = self._algorithm
             key, noise = self._functions[0](
                 self._params.read(), self._seen(), algorithm.key, self._n_steps, algorithm._steps_of_same_noise()
             )
             algorithm.key, self._noise = np.array(key), np.asarray(noise)
-        return self._noise[step]
+        return self._noise[self.step]
 
-    def acted(self, step: int, values: np.ndarray) -> None:
-        """Note the values of a step, to see later whether a callback has changed them, or what computed them."""
+    def acted(self, values: np.ndarray) -> None:
+        """Note the values of this step, to see later whether a callback has changed them, or what computed them."""
         if self._begun_with is None:
             self._begun_with = np.array(self._params.read()), self._algorithm.gamma
-        self._values[step] = values
+        self._values[self.step] = values
 
     def ended(self, infos: Infos, dones: np.ndarray) -> None:
         """Note where a time limit ended episodes, before SB3's loop adds values of PyTorch to their rewards."""

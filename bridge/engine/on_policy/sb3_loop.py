@@ -21,7 +21,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.engine.acting import EvaluatingActor, NoiseSource
+from bridge.engine.acting import Actor, NoiseSource
 from bridge.engine.lstm_state import of_states, to_states
 from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
@@ -86,12 +86,9 @@ class _Acting:
         self._left, self._masks_follow = n_steps, False
         self._armed: Any = None
         # What acts in environments of either kind, whose noise is drawn step by step, as by SB3.
-        actor = plan.actor
         assert plan.params is not None
-        if not isinstance(actor, EvaluatingActor):
-            tensors = plan.params.tensors
-            actor = plan.compiled("actor", lambda: EvaluatingActor(plan.network, tensors))
-        self._actor: EvaluatingActor = actor
+        tensors = plan.params.tensors
+        self._actor: Actor = plan.actor or plan.compiled("actor", lambda: Actor(plan.network, tensors))
         self._draw = NoiseSource(plan.network)
 
     def obs_as_tensor(self, sb3s: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,10 +155,10 @@ class _Acting:
             starts = np.asarray(arguments[1].cpu()) != 0
             observation = Recalled(observation, of_states(arguments[0]), starts)
         self._actor.refresh()
-        noise = self._draw(self._env.num_envs) if self._on_jax is None else self._on_jax.noise(self._on_jax.step)
+        noise = self._draw(self._env.num_envs) if self._on_jax is None else self._on_jax.noise()
         action, _, value, log_prob, *memory = self._actor.act_and_evaluate(observation, noise)
         if self._on_jax is not None:
-            self._on_jax.acted(self._on_jax.step, value)
+            self._on_jax.acted(value)
         return self._as_tensors(action, value, log_prob, memory)
 
     def _as_tensors(self, action: np.ndarray, value: np.ndarray, log_prob: np.ndarray, memory: list[Any]) -> Any:

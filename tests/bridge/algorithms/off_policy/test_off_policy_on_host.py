@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 
 import bridge
 from bridge.algorithms.common import predicting
-from bridge.engine import acting
+from bridge.engine.acting import Actor
 from bridge.engine.update import compiled_update
 from jaxenvs import learn
 from tests.bridge.algorithms.cases import Walk, assert_equal, state_of
@@ -136,7 +136,7 @@ def without_noise(monkeypatch):
 
     monkeypatch.setattr(learn.SAC, "noise", zeros)
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: torch.zeros(shape))
-    monkeypatch.setattr(acting, "draw_noise", lambda network, lead: np.zeros((*lead, 2), np.float32))
+    monkeypatch.setattr(Actor, "draw_noise", lambda self, num_envs, n_steps, _: np.zeros((n_steps, num_envs, 2), "f4"))
     compiled_update.cache_clear()
     yield
     compiled_update.cache_clear()
