@@ -133,6 +133,16 @@ def state_of(model, with_store=True):
     return state
 
 
+def state_of_rollouts(model):
+    """All that a training of an on-policy algorithm changes, as arrays by name, with its rollout buffer."""
+    buffer, state = model.rollout_buffer, state_of(model)
+    state["last_episode_starts"] = np.array(model._last_episode_starts)
+    names = ("actions", "rewards", "values", "log_probs", "advantages", "returns", "episode_starts")
+    is_dict = isinstance(buffer.observations, dict)
+    parts = {f"observations.{key}": each for key, each in buffer.observations.items()} if is_dict else {}
+    return state | parts | {name: getattr(buffer, name) for name in names + (() if is_dict else ("observations",))}
+
+
 def assert_equal(state, other, **tolerances):
     assert state.keys() == other.keys()
     for name, expected in other.items():

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 import bridge
+from bridge.observations import map_parts
 
 LARGE = 2**33 + 5  # 5 in 32 bits
 DTYPES = [np.int64, np.uint64, np.uint32, np.float64]
@@ -47,6 +48,9 @@ class Scaled(BaseFeaturesExtractor):
         return torch.tanh(self.layer(observation * 1e-10))
 
 
+SCALED = {"features_extractor_class": Scaled, "net_arch": [4]}
+
+
 def box(dtype):
     return Constant(spaces.Box(0, large(dtype)[0], (2,), dtype), large(dtype))
 
@@ -57,26 +61,23 @@ def make(name, env, library=bridge, **settings):
         given = {"batch_size": 4, "buffer_size": 50, "learning_starts": 4}
     policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
     settings = {"policy_kwargs": {"net_arch": [4]}, "seed": 0, "device": "cpu", **given, **settings}
-    return getattr(library, name)(policy, env, **settings)
+    # SB3 writes into policy_kwargs.
+    return getattr(library, name)(policy, env, **settings | {"policy_kwargs": dict(settings["policy_kwargs"])})
 
 
-@pytest.mark.thorough(but=["float64"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.thorough(but=["float64", "dict"])
+@pytest.mark.parametrize("dtype", [*DTYPES, "dict"])
 def test_a_rollout_of_large_numbers_is_valued_as_by_sb3(dtype):
-    extractor = {"features_extractor_class": Scaled, "net_arch": [4]}
-    model = make("PPO", box(dtype), learning_rate=0.0, policy_kwargs=extractor)
+    if dtype == "dict":
+        observation = {"clock": large(np.int64)}
+        env = Constant(spaces.Dict({"clock": box(np.int64).observation_space}), observation)
+    else:
+        env, observation = box(dtype), large(dtype)
+    model = make("PPO", env, learning_rate=0.0, policy_kwargs=SCALED)
     assert model.plan.actor is not None
     model.learn(16)
-    expected = model.policy.predict_values(torch.as_tensor(large(dtype)[None]))
-    np.testing.assert_allclose(model.rollout_buffer.values, expected.item(), rtol=1e-5)
-
-
-def test_large_numbers_in_a_dict_are_valued_as_by_sb3():
-    space = spaces.Dict({"clock": spaces.Box(0, LARGE, (2,), np.int64)})
-    extractor = {"features_extractor_class": Scaled, "net_arch": [4]}
-    env = Constant(space, {"clock": large(np.int64)})
-    model = make("PPO", env, learning_rate=0.0, policy_kwargs=extractor).learn(16)
-    expected = model.policy.predict_values({"clock": torch.as_tensor(large(np.int64)[None])})
+    batch = map_parts(lambda part: torch.as_tensor(part[None]), observation)
+    expected = model.policy.predict_values(batch)
     np.testing.assert_allclose(model.rollout_buffer.values, expected.item(), rtol=1e-5)
 
 
@@ -87,8 +88,7 @@ def test_an_update_from_large_numbers_is_sb3s(name):
         env = box(np.int64)
         if name == "DDPG":
             env.action_space = spaces.Box(-1, 1, (1,))
-        extractor = {"features_extractor_class": Scaled, "net_arch": [4]}
-        model = make(name, env, library, policy_kwargs=extractor)
+        model = make(name, env, library, policy_kwargs=SCALED)
         if name == "PPO":
             buffer = model.rollout_buffer
             buffer.observations[:] = large(np.int64)
@@ -113,7 +113,7 @@ def test_an_update_from_large_numbers_is_sb3s(name):
 def test_predict_takes_large_numbers_as_sb3(name, of, compiled_predict):
     env = box(np.int64)
     env.action_space = spaces.Box(-1, 1, (1,))
-    model = make(name, env, policy_kwargs={"features_extractor_class": Scaled, "net_arch": [4]})
+    model = make(name, env, policy_kwargs=SCALED)
     expected, _ = model.policy.predict(large(np.int64), deterministic=True)
     action, _ = model.predict(of(large(np.int64)), deterministic=True)
     np.testing.assert_allclose(action, expected, atol=1e-6)
@@ -121,7 +121,7 @@ def test_predict_takes_large_numbers_as_sb3(name, of, compiled_predict):
 
 def test_predict_takes_integers_for_a_box_of_floats_as_sb3(compiled_predict):
     env = Constant(spaces.Box(0, 2.0**40, (2,)), np.zeros(2, np.float32), action_space=spaces.Box(-1, 1, (1,)))
-    model = make("PPO", env, policy_kwargs={"features_extractor_class": Scaled, "net_arch": [4]})
+    model = make("PPO", env, policy_kwargs=SCALED)
     expected, _ = model.policy.predict(large(np.int64), deterministic=True)
     np.testing.assert_allclose(model.predict(large(np.int64), deterministic=True)[0], expected, atol=1e-6)
 

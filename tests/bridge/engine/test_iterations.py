@@ -3,36 +3,33 @@
 import numpy as np
 import pytest
 import torch
-from stable_baselines3.common.callbacks import (
-    BaseCallback,
-    CallbackList,
-    CheckpointCallback,
-    EvalCallback,
-    EveryNTimesteps,
-)
+from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 import bridge
 from bridge.engine.callbacks.callback_schedule import SECONDS, Pace
-from bridge.engine.callbacks.known import steps_until_needed
 from bridge.engine.on_policy import compiled_training
-from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, logged, make, make_env
+from tests.bridge.algorithms.cases import assert_equal, state_of_rollouts
+from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, logged, make, make_env
 
 
-class One(bridge.PPO):
-    """Iterations one by one, each a rollout and an update."""
+class OneByOne:
+    """Iterations one by one, each a rollout and an update: a subclass may override anything."""
 
     def collect_rollouts(self, *args, **kwargs):
         return super().collect_rollouts(*args, **kwargs)
 
 
-class OneA2C(bridge.A2C):
-    def collect_rollouts(self, *args, **kwargs):
-        return super().collect_rollouts(*args, **kwargs)
+class One(OneByOne, bridge.PPO):
+    pass
 
 
-def pair(together, one_by_one, **settings):
-    return make(algorithm=together, **settings), make(algorithm=one_by_one, **settings)
+class OneA2C(OneByOne, bridge.A2C):
+    pass
+
+
+def pair(**settings):
+    return make(**settings), make(algorithm=One, **settings)
 
 
 def counts_of(model, monkeypatch):
@@ -48,32 +45,14 @@ def counts_of(model, monkeypatch):
     return counts
 
 
-def assert_equal(model, other):
-    for name, value in other.policy.state_dict().items():
-        assert torch.equal(model.policy.state_dict()[name], value), name
-    states = model.policy.optimizer.state_dict()["state"], other.policy.optimizer.state_dict()["state"]
-    for index, entry in states[1].items():
-        for name, value in entry.items():
-            assert torch.equal(torch.as_tensor(states[0][index][name]), torch.as_tensor(value)), name
-    for name in ("observations", "actions", "rewards", "values", "advantages", "episode_starts"):
-        assert np.array_equal(getattr(model.rollout_buffer, name), getattr(other.rollout_buffer, name)), name
-    assert np.array_equal(model.key, other.key)
-    assert np.array_equal(model._last_obs, other._last_obs)
-    assert np.array_equal(model._last_episode_starts, other._last_episode_starts)
-    assert (model.num_timesteps, model._n_updates) == (other.num_timesteps, other._n_updates)
-    assert [(each["r"], each["l"]) for each in model.ep_info_buffer] == [
-        (each["r"], each["l"]) for each in other.ep_info_buffer
-    ]
-
-
 def test_iterations_together_are_those_one_by_one_bit_for_bit(monkeypatch):
-    together, one_by_one = pair(bridge.PPO, One, learning_rate=lambda left: 1e-3 * left, clip_range=lambda left: left)
+    together, one_by_one = pair(learning_rate=lambda left: 1e-3 * left, clip_range=lambda left: left)
     counts = counts_of(together, monkeypatch)
     for model in (together, one_by_one):
         model.learn(9 * ROLLOUT)
     assert sum(counts) == 9
     assert max(counts) > 1
-    assert_equal(together, one_by_one)
+    assert_equal(state_of_rollouts(together), state_of_rollouts(one_by_one))
 
 
 @pytest.mark.thorough
@@ -88,7 +67,7 @@ def test_a2c_through_wrappers_too(monkeypatch):
         model.learn(5 * ROLLOUT)
         model.learn(3 * ROLLOUT, reset_num_timesteps=False)
     assert max(counts) > 1
-    assert_equal(*models)
+    assert_equal(*map(state_of_rollouts, models))
     for name in ("episode_returns", "episode_lengths", "episode_count"):
         assert np.array_equal(*(getattr(model.env, name) for model in models)), name
 
@@ -102,7 +81,7 @@ def test_statistics_that_are_summed_up_on_the_host_keep_iterations_apart(monkeyp
 
 @pytest.mark.parametrize("log_interval", [1, 3])
 def test_logs_are_those_of_iterations_one_by_one(tmp_path, log_interval):
-    models = zip(("together", "one"), pair(bridge.PPO, One, learning_rate=lambda left: 1e-3 * left))
+    models = zip(("together", "one"), pair(learning_rate=lambda left: 1e-3 * left))
     rows = [logged(model, tmp_path / name, 7 * ROLLOUT, log_interval=log_interval) for name, model in models]
     assert len(rows[0]) == 7 // log_interval
     assert rows[0] == rows[1]
@@ -116,7 +95,7 @@ def test_a_callback_that_acts_at_a_step_sees_the_weights_of_that_step(monkeypatc
             return True
 
     both = []
-    for model in pair(bridge.PPO, One):
+    for model in pair():
         seen = []
         counts = counts_of(model, monkeypatch)
         model.learn(12 * ROLLOUT, callback=EveryNTimesteps(5 * ROLLOUT + N_ENVS, Weights()))
@@ -126,24 +105,12 @@ def test_a_callback_that_acts_at_a_step_sees_the_weights_of_that_step(monkeypatc
     assert all(torch.equal(ours, theirs) for (_, ours), (_, theirs) in zip(*both))
 
 
-def test_steps_that_are_quiet_are_known_of_sb3s_callbacks_alone():
-    evaluation = EvalCallback(make_env(), eval_freq=100)
-    evaluation.n_calls = 130
-    every = EveryNTimesteps(100, Recorder())
-    every.last_time_trigger = 40
-    assert steps_until_needed(evaluation, 0, N_ENVS) == 69
-    assert steps_until_needed(CheckpointCallback(10, "."), 0, N_ENVS) == 9
-    assert steps_until_needed(every, 44, N_ENVS) == 23
-    assert steps_until_needed(CallbackList([evaluation, every]), 44, N_ENVS) == 23
-    assert steps_until_needed(Recorder(), 0, N_ENVS) == 0
-
-
 def test_what_becomes_nan_fails_in_its_iteration_as_one_by_one():
     def learning_rate(left):
         return 1e-3 if left > 0.5 else float("nan")
 
     failed = []
-    for model in pair(bridge.PPO, One, learning_rate=learning_rate):
+    for model in pair(learning_rate=learning_rate):
         with pytest.raises(ValueError, match="parameters of policy NaN") as error:
             model.learn(8 * ROLLOUT)
         failed.append((str(error.value), model.num_timesteps))

@@ -27,7 +27,7 @@ OFF_POLICY = {"learning_starts": 4, "buffer_size": 32, "batch_size": 4, "train_f
 
 def model_of(algorithm, normalizes=False, **settings):
     is_on_policy = issubclass(algorithm, OnPolicyAlgorithm)
-    env = bridge.JaxVecEnv(Counter(action_kind="box"), 2)
+    env = bridge.JaxVecEnv(Counter(action_kind="discrete" if algorithm is bridge.DQN else "box"), 2)
     return algorithm(
         "MlpPolicy",
         VecNormalize(env) if normalizes else env,
@@ -66,8 +66,7 @@ METHODS = [
 @pytest.mark.thorough
 @pytest.mark.parametrize(("algorithm", "cls", "name"), METHODS)
 def test_a_method_put_into_a_class_runs(algorithm, cls, name, monkeypatch):
-    kind = {} if algorithm is not bridge.DQN else {"policy_kwargs": {"net_arch": [4]}}
-    model = model_of(algorithm, **kind) if algorithm is not bridge.DQN else discrete(**kind)
+    model = model_of(algorithm)
     assert model.plan.collects
     assert model.plan.updates
     model.learn(16)
@@ -78,11 +77,6 @@ def test_a_method_put_into_a_class_runs(algorithm, cls, name, monkeypatch):
     monkeypatch.undo()
     assert model.plan.updates
     assert is_ours(algorithm)
-
-
-def discrete(**settings):
-    env = bridge.JaxVecEnv(Counter(), 2)
-    return bridge.DQN("MlpPolicy", env, seed=0, device="cpu", **OFF_POLICY, **settings)
 
 
 OBJECTS = {
