@@ -49,12 +49,7 @@ def is_slower_compiled(policy: torch.nn.Module) -> bool:
 
 
 def placement_of(algorithm: Algorithm, env: VecEnv | None, in_jax: bool) -> Placement:
-    """Return where the compiled functions of a model run.
-
-    Args:
-      env: its environments.
-      in_jax: whether they are stepped in the compiled function.
-    """
+    """Return where the compiled functions of a model run, in which its environments are stepped if `in_jax`."""
     inner = None if env is None else env.unwrapped
     if algorithm.engine == "torch" or accelerator() is None or getattr(inner, "mesh", None) is not None:
         return Placement()

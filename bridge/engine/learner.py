@@ -126,7 +126,12 @@ class Learner:
         params, targets, states = to_host((params, targets, states))
         for name, vector in self._params.items():
             vector.require_length(params[name])
-            _require_numbers(name, vector, params[name])
+            if count := vector.num_nan(params[name]):
+                raise ValueError(
+                    f"The update made {count} of {sum(vector.sizes)} parameters of {name} NaN, so the parameters from "
+                    "before the update were kept. Try a lower learning_rate, and check that observations and rewards "
+                    "are finite."
+                )
         for group, vectors in ((self._params, params), (self._targets, targets)):
             for name, each in group.items():
                 each.write(vectors[name])
@@ -167,12 +172,7 @@ class Learner:
 
 
 class _Moments:
-    """The state of one optimizer: what it keeps of each parameter, as vectors.
-
-    Args:
-      optimizer: PyTorch's.
-      params: what it trains.
-    """
+    """The state of one of PyTorch's optimizers: what it keeps of each of the `params`, as vectors."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, params: Vector) -> None:
         self._optimizer, self._params = optimizer, params
@@ -184,11 +184,7 @@ class _Moments:
         self._vectors: dict[str, Vector] = {}
 
     def read(self, split: bool) -> Any:
-        """Return the state as the optimizer's translation has it: initial values where PyTorch has none yet.
-
-        Args:
-          split: as for `Vector.read`.
-        """
+        """Return the state as the optimizer's translation has it: initial values where PyTorch has none yet."""
         self._find()
         leaves = [
             np.int32(one_count(self._counts())) if name == "step" else self._read(name, initial, split)
@@ -256,19 +252,6 @@ class _Moments:
         for entry in self._entries:  # of RMSpropTFLike, which counts with a number
             entry["step"] = count
         self._found = self._ids()
-
-
-def _require_numbers(name: str, vector: Vector, numbers: Any) -> None:
-    """Check that no parameter is NaN.
-
-    Raises:
-      ValueError: some are NaN.
-    """
-    if count := vector.num_nan(numbers):
-        raise ValueError(
-            f"The update made {count} of {sum(vector.sizes)} parameters of {name} NaN, so the parameters from before "
-            "the update were kept. Try a lower learning_rate, and check that observations and rewards are finite."
-        )
 
 
 def transformations(exported: ExportedOptimizers, settings: Numbers) -> Optimizers:

@@ -154,11 +154,7 @@ class Plan:
 
 
 def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
-    """Make the plan of a model.
-
-    Args:
-      algorithm: the model.
-      env: its environments.
+    """Make the plan of a model and its environments.
 
     Raises:
       NotCompilable: with engine "xla", if not everything can be compiled.

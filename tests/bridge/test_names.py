@@ -17,7 +17,7 @@ RETIRED = {
     r"\brecalled\b": "lstm_states",
     r"\blen[dt]\b|\btake_ring\b": "to_device, on the device, to_host",
     r"\b(goes|going)_on\b": "can_continue",
-    r"\b(Ran|Taken|Block)\b": "TrainingResults, EndedInfos",
+    r"\b(Ran|Taken|Block)\b": "StepBatch, FinalState",
     r"\b[Jj]udg": "evaluate",
 }
 # Names of `jaxenvs`, and words in their usual sense.

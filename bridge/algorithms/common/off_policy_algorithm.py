@@ -225,9 +225,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         with handlers_wait():
             with pace.running(steps):
                 taken, metrics, num_updated = run_steps(self, plan, steps, episodes)
-            count = len(taken.dones)
-            last_update = count - 1 - (begun + count - 1) % train_freq
-            self._record_trained(metrics, num_updated, plan, last_update)
+            last = len(taken.dones) - 1
+            self._record_trained(metrics, num_updated, plan, last - (begun + last) % train_freq)
             after = functools.partial(after_step, self, log_interval)
             if not count_steps(self, self._session, plan, callback, taken, after):
                 return False

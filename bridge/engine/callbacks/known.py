@@ -35,9 +35,6 @@ from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.originals import has_own_methods, replaced
 from bridge.self_play.self_play_callback import SelfPlayCallback
 
-# MaskablePPO's callback of evaluations.
-MASKABLE_EVALUATION = ("common.maskable.callbacks", "MaskableEvalCallback")
-
 
 def _until_call(callback: Any, freq: float) -> float:
     """Return how many calls come before the next one for which `n_calls % freq` is 0."""
@@ -134,7 +131,7 @@ def _row(callback: Any) -> Known | None:
         # Its author answers for its methods, but not for those that user code puts into SB3's class.
         return None if replaced(BaseCallback) else SCHEDULED
     row = TABLE.get(type(callback))
-    if row is None and type(callback) is contrib_class(*MASKABLE_EVALUATION):
+    if row is None and type(callback) is contrib_class("common.maskable.callbacks", "MaskableEvalCallback"):
         row = TABLE[EvalCallback]
     return None if row is None or has_own_methods(callback) else row
 

@@ -52,7 +52,7 @@ def count_steps(
         rows = slice(first_of_step[step], first_of_step[step + 1])
         ended = infos[rows]
         algorithm.num_timesteps += num_envs
-        if shows and not (is_quiet and not ended):
+        if shows and (ended or not is_quiet):
             is_quiet = not ended
             of_envs: Infos = [{} for _ in range(num_envs)]
             for index, info in zip(env_indices[rows], ended):

@@ -187,8 +187,6 @@ def _write_back(
     Args:
       run: what the function returned. It has the weights.
       host: the same without the weights, as NumPy arrays.
-      final_state: the state of the environments after the last step.
-      steps: the steps that were taken.
 
     Raises:
       ValueError: parameters became NaN. Nothing has been written back then.

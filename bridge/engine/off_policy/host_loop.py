@@ -45,9 +45,9 @@ def collect_rollouts(
         algorithm.num_timesteps += num_envs
         num_steps += 1
         ended = np.asarray(dones).nonzero()[0].tolist()  # SB3 accepts a list too
-        if shows and not (is_quiet and not ended):
-            callback.update_locals({"self": algorithm, "dones": dones, "infos": infos})
+        if shows and (ended or not is_quiet):
             is_quiet = not ended
+            callback.update_locals({"self": algorithm, "dones": dones, "infos": infos})
         if not callback.on_step():
             return RolloutReturn(num_steps * num_envs, num_episodes, continue_training=False)
         # StepInfos have `episode` only where an episode ended, and are created when they are read.

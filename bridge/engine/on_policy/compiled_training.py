@@ -22,7 +22,6 @@ from bridge.engine.steps import Environments, FinalState, StepBatch
 from bridge.engine.update import is_large, read_learner
 from bridge.sb3 import OnPolicy
 from bridge.translate.policies.exported_policy import ExportedPolicy
-from bridge.wrappers import WrappedEnv
 from jaxenvs import struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import cached_by_device, on_device_of
@@ -61,19 +60,13 @@ class Collecting:
     axis_name: str | None = static(default=None)
 
     @classmethod
-    def of(
-        cls,
-        algorithm: OnPolicy,
-        network: ExportedPolicy,
-        wrapped_env: WrappedEnv,
-        buffer: RolloutBuffer,
-        n_steps: int,
-    ) -> Collecting:
-        """Return the arguments for a model and a rollout buffer."""
+    def of(cls, algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer) -> Collecting:
+        """Return the arguments for a model and a rollout buffer, whose size and discounts are used."""
+        assert plan.wrapped_env is not None
         memory = read_memory(algorithm)
         lstm_states = None if memory is None else (memory, np.asarray(algorithm._last_episode_starts, bool))
-        environments = Environments.of(wrapped_env, algorithm._last_obs, algorithm._masks, lstm_states)
-        static_part = network, n_steps, algorithm._steps_of_same_noise()
+        environments = Environments.of(plan.wrapped_env, algorithm._last_obs, algorithm._masks, lstm_states)
+        static_part = plan.network, buffer.buffer_size, algorithm._steps_of_same_noise()
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
     def layout(self, per_env: Any, same: Any) -> Collecting:
@@ -200,20 +193,16 @@ def run_rollout(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer) -> Colle
 
     If it fails or is interrupted, it has no effect.
 
-    Args:
-      buffer: the buffer for the rollout, whose size and discounts are used.
-
     Raises:
       ValueError: the policy returned NaN, at which Stable-Baselines3 fails too.
     """
-    wrapped_env = plan.wrapped_env
-    assert wrapped_env is not None
-    collecting = Collecting.of(algorithm, plan.network, wrapped_env, buffer, buffer.buffer_size)
+    collecting = Collecting.of(algorithm, plan, buffer)
     assert plan.params is not None
+    assert plan.wrapped_env is not None
     final_state, results = _compiled_functions(plan.mesh)[0](plan.params.read(), collecting)
     key, rollout, steps = to_host(results)
     _require_numbers(rollout)
-    wrapped_env.check(steps.wrapper_outputs)
+    plan.wrapped_env.check(steps.wrapper_outputs)
     return Collected(final_state, key, rollout, steps)
 
 
@@ -250,17 +239,16 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
     Returns:
       None if something became NaN. Running iteration by iteration then shows what and when.
     """
-    wrapped_env, learner, count, n_steps = plan.wrapped_env, plan.learner, len(settings), algorithm.n_steps
-    assert wrapped_env is not None
+    learner, count = plan.learner, len(settings)
     assert learner is not None
-    filled = settings + settings[-1:] * (iterations_per_call(n_steps, algorithm.n_envs) - count)
+    filled = settings + settings[-1:] * (iterations_per_call(algorithm.n_steps, algorithm.n_envs) - count)
     final_state, results = _compiled_functions(plan.mesh)[1](
         tuple(learner.exported.items()),
         count,
         jax.tree.map(lambda *leaves: np.array(leaves, float), *filled),
         learner.settings(),
         read_learner(learner, algorithm._n_updates),
-        Collecting.of(algorithm, plan.network, wrapped_env, algorithm.rollout_buffer, n_steps),
+        Collecting.of(algorithm, plan, algorithm.rollout_buffer),
     )
     key, rollout, learnt, (steps, metrics, is_sound) = to_host(results)
     if not is_sound[:count].all():

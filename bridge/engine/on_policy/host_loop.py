@@ -31,8 +31,6 @@ from jaxenvs.learn.interfaces import Arrays, Observation, unmasked
 
 # The last observations of truncated episodes are evaluated in batches of at most this many.
 MOST_ROWS = 256
-
-
 # Environments of this process may change weights in any step. Larger vectors are not compared after each of them.
 MOST_WATCHED = 2**17
 
@@ -60,8 +58,7 @@ class HostRollout:
     with the weights that acted.
 
     Args:
-      algorithm: the model.
-      session, plan: its actor acts, as long as it still is the policy, with the same weights: code of the environments
+      plan: its actor acts, as long as it still is the policy, with the same weights: code of the environments
         may change either. If it does, PyTorch's policy acts in the rest of the rollout.
       env, callback: called as by SB3. The callback is shown at most the ends of episodes.
       buffer: is overwritten.
@@ -84,6 +81,7 @@ class HostRollout:
         self._stays = stays
         self._arrays: DeviceArrays | None = None
         self._runs_user_code = session.runs_user_code
+        # The callback is shown the steps in which episodes ended, and the step after each.
         self._shows_ends, self._is_quiet = shows_ends(callback), False
         # Last observations of truncated episodes: step, environment, observation, recurrent state.
         self._truncated: list[tuple[int, int, Any, Any]] = []
@@ -145,8 +143,9 @@ class HostRollout:
             write_memory(self._buffer, step, before)
             *rest, self._memory = rest
         ended = np.asarray(dones).nonzero()[0].tolist()
-        if self._shows_ends:
-            self._show(ended, dones, infos)
+        if self._shows_ends and (ended or not self._is_quiet):
+            self._is_quiet = not ended
+            self._callback.update_locals({"self": algorithm, "dones": dones, "infos": infos})
         if not self._callback.on_step():
             return False
         self._end_episodes(step, ended, infos, dones)
@@ -159,13 +158,6 @@ class HostRollout:
         elif self._runs_user_code or (self._shows_ends and ended):
             self._watch(step)
         return True
-
-    def _show(self, ended: list[int], dones: Any, infos: Infos) -> None:
-        """Show the callback a step in which episodes ended, and the step after it."""
-        if self._is_quiet and not ended:
-            return
-        self._is_quiet = not ended
-        self._callback.update_locals({"self": self._algorithm, "dones": dones, "infos": infos})
 
     def _watch(self, step: int) -> None:
         """Evaluate what the actor did until now, and leave the rest of the rollout to PyTorch, if the policy changed.

@@ -36,8 +36,6 @@ class OnJax:
 
     Args:
       algorithm: the model, whose key is the one with which a compiled rollout would begin.
-      plan: of the rollout.
-      n_steps: its length.
       callback: SB3's loop has written its locals there when an episode ends.
 
     Attributes:

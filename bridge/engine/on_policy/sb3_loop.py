@@ -46,9 +46,7 @@ def collect_rollouts(
     """Run SB3's `collect_rollouts`, as far as possible with compiled acting.
 
     Args:
-      sb3s: the bound method of SB3 or sb3-contrib.
-      algorithm: the model, with which the others are called.
-      env, callback, buffer, n_steps, further: the method's arguments.
+      sb3s: the bound method of SB3 or sb3-contrib; the last arguments are its.
     """
     plan = session.current_plan(algorithm, env)
     function = getattr(sb3s, "__func__", None)

@@ -46,10 +46,7 @@ MODELS = {
     ),
     "MaskablePPO": ("MaskablePPO", Locks(), MINIBATCHES),
     "DQN": ("DQN", CARTPOLE, OFF | OWN["DQN"]),
-    "QRDQN": ("QRDQN", CARTPOLE, OFF | OWN["QRDQN"]),
     "SAC": ("SAC", PENDULUM, OFF | OWN["SAC"]),
-    "TD3": ("TD3", PENDULUM, OFF | OWN["TD3"]),
-    "TQC": ("TQC", PENDULUM, OFF | OWN["TQC"]),
     "CrossQ": ("CrossQ", PENDULUM, OFF | OWN["CrossQ"]),
 }
 POLICIES = {"RecurrentPPO": "MlpLstmPolicy"}
