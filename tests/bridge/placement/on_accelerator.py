@@ -3,6 +3,7 @@
 `XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m tests.bridge.placement.on_accelerator`
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -36,25 +37,19 @@ def ids(tree):
     return sorted({device.id for array in arrays for device in array.devices()})
 
 
-class Calls:
+@contextlib.contextmanager
+def recorded_calls():
     """Where the results of compiled functions are, by the name of the function."""
+    found, original = {}, default_device._Bound.__call__
 
-    def __init__(self):
-        self.found, self._call = {}, default_device._Bound.__call__
+    def call(function, *arguments):
+        results = original(function, *arguments)
+        where = found.setdefault(function._function.__name__, [])
+        where += [each for each in ids(results) if each not in where]
+        return results
 
-    def __enter__(self):
-        def call(function, *arguments):
-            results = self._call(function, *arguments)
-            where = self.found.setdefault(function._function.__name__, [])
-            where += [each for each in ids(results) if each not in where]
-            return results
-
-        self._patch = mock.patch.object(default_device._Bound, "__call__", call)
-        self._patch.start()
-        return self.found
-
-    def __exit__(self, *_):
-        self._patch.stop()
+    with mock.patch.object(default_device._Bound, "__call__", call):
+        yield found
 
 
 def digest(state):
@@ -65,7 +60,7 @@ def trained(name, backend, device):
     """What a model has where, after it has learned, predicted, been evaluated, saved, loaded, and learned again."""
     env = make_vec_env("CartPole-v1", 2, seed=0, backend=backend)
     model = getattr(bridge, name)("MlpPolicy", env, device=device, **SETTINGS, **MODELS[name])
-    with Calls() as calls:
+    with recorded_calls() as calls:
         model.learn(32)
         told = {"plan": str(model.plan), "bits": digest(state_of(model, with_store=False))}
         model.predict(torch.zeros(4), deterministic=True)

@@ -327,6 +327,9 @@ def test_rollouts_are_needed_by_callbacks_that_have_methods_for_them():
     assert steps_until_needed(CallbackList([]), 0, NUM_ENVS) == sys.maxsize
 
 
-def test_rollouts_are_needed_by_a_method_that_is_put_into_sb3s_class(monkeypatch):
-    monkeypatch.setattr(BaseCallback, "_on_rollout_end", lambda self: None)
-    assert needs_rollouts(ProgressBarCallback())
+@pytest.mark.parametrize("name", ["_on_rollout_start", "_on_rollout_end"])
+def test_rollouts_are_needed_by_a_method_that_is_put_into_sb3s_class(name, monkeypatch):
+    callbacks = ProgressBarCallback(), CheckpointCallback(10, "unused")
+    assert not any(map(needs_rollouts, callbacks))
+    monkeypatch.setattr(BaseCallback, name, lambda self: None)
+    assert all(map(needs_rollouts, callbacks))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import stable_baselines3
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -17,7 +16,6 @@ from stable_baselines3.sac.policies import Actor
 from torch import nn
 
 import bridge
-from bridge.engine.callbacks.known import needs_rollouts
 from bridge.engine.user_code.overrides import is_ours, names_of_user_code
 from tests.environments import Counter
 
@@ -114,13 +112,6 @@ def test_of_a_rollout_buffer(monkeypatch):
     model.learn(8)
     assert calls
     assert "rollout buffer" in str(model.plan)
-
-
-def test_of_callbacks(monkeypatch):
-    callback = CheckpointCallback(10, "unused")
-    assert not needs_rollouts(callback)
-    monkeypatch.setattr(BaseCallback, "_on_rollout_start", lambda self: None)
-    assert needs_rollouts(callback)
 
 
 POLICIES = [
