@@ -81,8 +81,6 @@ class Actor:
         """Draw the noise of several steps at once from PyTorch's generator, as SB3 does, with a leading axis `n_steps`.
 
         Args:
-          num_envs: how many environments there are.
-          n_steps: for how many steps.
           sde_sample_freq: for how many steps the noise of state-dependent exploration stays the same.
 
         Returns:
@@ -227,8 +225,7 @@ def _compiled_functions(network: Any) -> SimpleNamespace:
 class NoiseSource:
     """Callable that draws what `Actor.draw_noise` does for one step, in less time: it draws into memory that it keeps.
 
-    Args:
-      network: a policy that draws something.
+    It is only for networks that draw something.
     """
 
     def __init__(self, network: ExportedPolicy | ExportedActor) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -35,9 +36,9 @@ def convolves(policy: torch.nn.Module) -> bool:
     return any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in policy.modules())
 
 
-def policy_is_on_gpu(policy: Any) -> bool:
+def policy_is_on_gpu(policy: BasePolicy) -> bool:
     """Return whether PyTorch has a policy on a GPU."""
-    return bool(policy.device.type != "cpu")
+    return policy.device.type != "cpu"
 
 
 def is_slower_compiled(policy: torch.nn.Module) -> bool:
@@ -56,7 +57,7 @@ def placement_of(algorithm: Algorithm, env: VecEnv | None, in_jax: bool) -> Plac
     return place(algorithm.asked_device, lambda: _work(algorithm, inner, in_jax).pays())
 
 
-def placement_of_acting(asked: str, policy: Any, num_rows: int) -> Placement:
+def placement_of_acting(asked: str, policy: BasePolicy, num_rows: int) -> Placement:
     """Return where one compiled function acts on `num_rows` observations: where the weights are, if these are few."""
 
     def pays() -> tuple[bool, str]:
@@ -66,7 +67,7 @@ def placement_of_acting(asked: str, policy: Any, num_rows: int) -> Placement:
     return place("cpu" if asked == "cpu" else "auto", pays)
 
 
-def placement_of_episodes(model: Any, policy: Any, venv: VectorEnv, num_envs: int) -> Placement:
+def placement_of_episodes(model: object, policy: BasePolicy, venv: VectorEnv, num_envs: int) -> Placement:
     """Return where `evaluate` runs episodes, `num_envs` at once, in one compiled function."""
     work = Work(False, False, num_envs * _num_params(policy), pictures=convolves(policy), box2d=is_box2d(venv))
     return place(getattr(model, "asked_device", "auto"), work.pays)

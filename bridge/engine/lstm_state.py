@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 
@@ -30,7 +31,7 @@ def _swapped(part: torch.Tensor) -> np.ndarray:
 def to_states(algorithm: Any, memory: Memory) -> Any:
     """Return a recurrent state as RNNStates, of the model's class and on its device."""
 
-    def tensor(part: Any) -> torch.Tensor:
+    def tensor(part: jax.typing.ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.array(np.asarray(part).swapaxes(0, 1), order="C"), device=algorithm.device)
 
     return type(algorithm._last_lstm_states)(*(tuple(map(tensor, memory[name])) for name in ("pi", "vf")))

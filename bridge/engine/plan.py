@@ -322,7 +322,7 @@ def _require_divisible(algorithm: Any, wrapped_env: WrappedEnv) -> None:
         raise NotCompilable(f"The devices cannot share the work equally: {error}") from error
 
 
-def _require_faster(algorithm: Any) -> None:
+def _require_faster(algorithm: Algorithm) -> None:
     if algorithm.engine == "auto" and is_slower_compiled(algorithm.policy):
         raise NotCompilable('On a CPU, PyTorch runs convolutions faster than XLA; engine="xla" compiles them anyway.')
     if algorithm.engine == "auto" and keeps_changing(algorithm.policy):

@@ -18,7 +18,7 @@ from jaxenvs.learn.interfaces import unmasked
 STATES = {name: (f"hidden_states_{name}", f"cell_states_{name}") for name in ("pi", "vf")}
 
 
-def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.ndarray) -> None:
+def write_rollout(buffer: Any, rollout: Rollout, first_starts: np.ndarray, dones: np.ndarray) -> None:
     """Write a rollout into SB3's buffer, as if it had been added step by step.
 
     Args:

@@ -78,11 +78,9 @@ class Environments:
     """Environments and the wrappers around them, as arguments of a compiled function.
 
     Attributes:
-      packing: packs the state of the environments into few arrays.
-      wrapper_types, wrapper_states: of the wrappers.
+      packing: packs `env_state`, the state of the environments, into few arrays.
       masks: whether the policy gets action masks.
       venv: the parameters of the environments.
-      env_state: packed.
       observation: the policy's next observation.
       lstm_states: for a recurrent policy, its states and where episodes begin; else None.
     """
@@ -104,12 +102,7 @@ class Environments:
         masks: bool = False,
         lstm_states: tuple[Memory, np.ndarray] | None = None,
     ) -> Environments:
-        """Return a WrappedEnv as arguments of a compiled function.
-
-        Args:
-          last_obs: as the outermost wrapper returned it.
-          masks, lstm_states: see the attributes.
-        """
+        """Return a WrappedEnv, whose outermost wrapper returned `last_obs`, as arguments of a compiled function."""
         base = wrapped_env.base
         observation = wrapped_env.observation(last_obs)
         static_part = base.compiled.state, wrapped_env.types, masks

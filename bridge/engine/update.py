@@ -122,9 +122,7 @@ def update_from_samples(
 
     Args:
       settings: the current settings, with the learning rate of each network.
-      num_updates: how many updates there were before.
       samples: one batch for each gradient step.
-      key: the data of a key.
       first: the number of the first of these updates, among the updates that follow one collection.
 
     Returns:
@@ -173,11 +171,7 @@ def is_large(learner: Learner, buffer: RolloutBuffer, settings: object) -> bool:
 
 
 def _transitions(sample: Any, action_space: Space, gamma: float, from_host: Callable[[Any], Any]) -> Transitions:
-    """Return a sample of SB3's replay buffer as the compiled update takes it.
-
-    Args:
-      from_host: checks and converts observations.
-    """
+    """Return a sample of SB3's replay buffer as the compiled update takes it; `from_host` converts observations."""
     discounts = getattr(sample, "discounts", None)
     continues = 1 - _array(sample.dones)[:, 0]
     action = _array(sample.actions)

@@ -64,7 +64,7 @@ class Known:
     """
 
     steps: Callable[[Any, int, int], float] = lambda *_: sys.maxsize
-    parts: Callable[[Any], Iterable[Any]] | None = None
+    parts: Callable[[Any], Iterable[BaseCallback]] | None = None
 
 
 TABLE: dict[type, Known] = {
@@ -91,13 +91,7 @@ def looks(callback: BaseCallback) -> bool:
 
 
 def steps_until_needed(callback: BaseCallback, num_timesteps: int, num_envs: int) -> int:
-    """Return for how many of the next steps a callback that does not look neither reads locals nor does anything.
-
-    Args:
-      callback: does not look.
-      num_timesteps: how many steps all environments together have taken.
-      num_envs: how many environments there are.
-    """
+    """Return for how many of the next steps a callback that does not look neither reads locals nor does anything."""
     least = sys.maxsize
     for part, row in _called_each_step(callback):
         steps = 0 if row is None else row.steps(part, num_timesteps, num_envs)
@@ -125,7 +119,7 @@ def rollouts_per_call(callback: BaseCallback) -> float:
     return 1 if any(map(needs_rollouts, parts)) else math.inf
 
 
-def _row(callback: Any) -> Known | None:
+def _row(callback: BaseCallback) -> Known | None:
     """Return the row of a callback; None if it looks."""
     if isinstance(callback, ScheduledCallback):
         # Its author answers for its methods, but not for those that user code puts into SB3's class.
@@ -136,7 +130,7 @@ def _row(callback: Any) -> Known | None:
     return None if row is None or has_own_methods(callback) else row
 
 
-def _called_each_step(callback: Any) -> list[tuple[Any, Known | None]]:
+def _called_each_step(callback: BaseCallback) -> list[tuple[BaseCallback, Known | None]]:
     """Return the callbacks that are called in every step, with their rows: instead of a list, its parts."""
     row = _row(callback)
     if row is None or row.parts is None:
@@ -144,7 +138,7 @@ def _called_each_step(callback: Any) -> list[tuple[Any, Known | None]]:
     return [each for part in row.parts(callback) for each in _called_each_step(part)]
 
 
-def _receives_locals(child: Any) -> bool:
+def _receives_locals(child: BaseCallback) -> bool:
     """Return whether a child of an EventCallback has custom code for the locals that SB3 passes on in every step."""
     owners = (BaseCallback, CallbackList, EventCallback, EvalCallback)
     return _overrides(child, owners, "update_locals", "update_child_locals") or any(
@@ -152,14 +146,14 @@ def _receives_locals(child: Any) -> bool:
     )
 
 
-def _children(callback: Any) -> list[Any]:
+def _children(callback: BaseCallback) -> list[BaseCallback]:
     """Return the callbacks to which a callback passes locals on."""
     if isinstance(callback, CallbackList):
         return callback.callbacks
     return [callback.callback] if isinstance(callback, EventCallback) and callback.callback is not None else []
 
 
-def _overrides(callback: Any, owners: tuple[type, ...], *names: str) -> bool:
+def _overrides(callback: BaseCallback, owners: tuple[type, ...], *names: str) -> bool:
     """Return whether a callback has methods of these names that are not the original ones of `owners`."""
     cls = type(callback)
     return not {*getattr(callback, "__dict__", ()), *replaced(cls)}.isdisjoint(names) or any(

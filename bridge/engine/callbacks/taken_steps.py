@@ -84,11 +84,7 @@ def _ended_infos(plan: Plan, steps: StepBatch, most: int | None) -> tuple[Infos,
 
 
 def after_step(algorithm: OffPolicy, log_interval: int | None, num_ended: int) -> None:
-    """Do what SB3's off-policy loop does after a step and its callback.
-
-    Args:
-      num_ended: how many episodes ended in the step.
-    """
+    """Do what SB3's off-policy loop does after a step in which `num_ended` episodes ended, and its callback."""
     algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
     algorithm._count_step()
     for _ in range(num_ended):

@@ -21,10 +21,12 @@ from bridge.engine.update import read_learner
 from bridge.replay.waiting_steps import write
 from bridge.sb3 import Infos, OffPolicy
 from bridge.translate.action_noise import write_noise_state
+from bridge.translate.policies.exported_network import Params
 from jaxenvs import VectorEnv
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import bound, cached_by_device, here, on_device_of
 from jaxenvs.learn import LearnerState, OffPolicySettings, Replay
+from jaxenvs.learn.interfaces import Arrays, Observation
 from jaxenvs.learn.off_policy.iteration import Iteration, Noise, choose, is_ready, num_at_once
 from jaxenvs.learn.off_policy.settings import OffPolicyNetworks
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
@@ -65,10 +67,9 @@ class NoiseAhead:
 
 
 def sample_action(algorithm: OffPolicy, plan: Plan, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the actions that the environments take, and those that are stored, as the compiled training acts.
+    """Return the actions that environments take in a `step` of the iteration, and those that are stored.
 
-    Args:
-      step: the number of the step in the iteration.
+    They are those of the compiled training.
     """
     assert plan.learner is not None
     kept = algorithm._settings_on_jax
@@ -140,15 +141,15 @@ def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers
 
     def compute(
         settings: OffPolicySettings,
-        learning_rate: Any,
+        learning_rate: jax.Array,
         numbers: Numbers,
         learner: LearnerState,
         venv: VectorEnv | None,
         noise: Noise,
-        index: Any,
+        index: jax.Array,
         replay: Replay,
-        steps: Any,
-        count: Any,
+        steps: tuple[Observation, ...],
+        count: jax.Array,
     ) -> tuple[LearnerState, Replay, dict[str, jax.Array], jax.Array]:
         replay = write(replay, steps, count)
         dtype = jax.tree.leaves(learner.params)[0].dtype
@@ -165,8 +166,10 @@ def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers
 def _drawing_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
     """Return the function that draws the noise of several iterations."""
 
-    def draw(settings: OffPolicySettings, params: Any, observation: Any, key_data: jax.Array, first: Any) -> Noise:
-        def one(number: Any) -> Noise:
+    def draw(
+        settings: OffPolicySettings, params: Params, observation: Observation, key_data: jax.Array, first: jax.Array
+    ) -> Noise:
+        def one(number: jax.Array) -> Noise:
             key = jax.random.fold_in(jax.random.wrap_key_data(key_data), number)
             return Noise.draw(settings, policy, params, observation, key)
 
@@ -188,9 +191,9 @@ def store_transition(
     plan: Plan,
     buffer: Any,
     action: np.ndarray,
-    new_obs: Any,
+    new_obs: Arrays,
     reward: np.ndarray,
-    dones: Any,
+    dones: np.ndarray,
     infos: Infos,
 ) -> None:
     """Store a step where the compiled training keeps its steps."""
@@ -217,13 +220,13 @@ def _acting_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
 
     def act(
         settings: OffPolicySettings,
-        exploration_rate: Any,
-        params: Any,
-        observation: Any,
-        action_noise: Any,
-        noise: Any,
+        exploration_rate: jax.Array,
+        params: Params,
+        observation: Observation,
+        action_noise: jax.Array | None,
+        noise: tuple[jax.Array, ...],
         where: jax.Array,
-    ) -> tuple[jax.Array, jax.Array, Any]:
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         dtype = jax.tree.leaves(params)[0].dtype
         iteration, step, num_timesteps = where
         drawn = jax.tree.map(lambda leaf: leaf[iteration, step], noise)

@@ -231,10 +231,7 @@ def iterations_per_call(n_steps: int, num_envs: int) -> int:
 
 @on_device_of("plan")
 def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySettings]) -> Collected | None:
-    """Run the compiled function of several iterations, without changing anything.
-
-    Args:
-      settings: of each iteration.
+    """Run the compiled function of several iterations, each with its settings, without changing anything.
 
     Returns:
       None if something became NaN. Running iteration by iteration then shows what and when.

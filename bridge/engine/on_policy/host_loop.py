@@ -39,9 +39,6 @@ def can_evaluate_later(plan: Plan, env: VecEnv, stays: bool) -> bool:
     """Return whether values may be computed for all steps at once, after the rollout.
 
     Not if code of the user is called in the steps, or if environments may overwrite their observations.
-
-    Args:
-      stays: whether the rollout stays on a device.
     """
     assert plan.params is not None
     # Comparing weights on a GPU would bring them to the host in each step, unless the rollout is there too.
@@ -204,7 +201,7 @@ class HostRollout:
             self._algorithm.policy.reset_noise(self._env.num_envs)
         return _act_in_torch(self._algorithm, seen)
 
-    def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
+    def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: np.ndarray) -> None:
         # StepInfos have `episode` only where an episode ended, and are created when they are read.
         if type(infos) is StepInfos:
             ends = infos.at_ends(ended)
@@ -219,7 +216,7 @@ class HostRollout:
                 memory = jax.tree.map(operator.itemgetter(index), self._memory)
                 self._truncated.append((step, index, last, memory))
 
-    def _store(self, step: int, observation: Any, seen: Any, actions: Any, rewards: Any) -> None:
+    def _store(self, step: int, observation: Any, seen: Observation, actions: np.ndarray, rewards: np.ndarray) -> None:
         """Do what SB3's `buffer.add` does, except for values and log-probabilities."""
         buffer: Any = self._buffer
         if self._arrays is not None:

@@ -22,7 +22,7 @@ from bridge.sb3 import Infos, OnPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import bound, cached_by_device, on_device_of
 from jaxenvs.learn import Recalled
-from jaxenvs.learn.interfaces import unmasked
+from jaxenvs.learn.interfaces import Arrays, Observation, unmasked
 from jaxenvs.learn.on_policy.collecting import (
     rollout_noise,
     values_are_known_early,
@@ -117,14 +117,13 @@ class OnJax:
         is_same = gamma == self._algorithm.gamma and np.array_equal(params, self._params.read())
         return is_same and np.array_equal(self._values, buffer.values)
 
-    def _seen(self) -> Any:
+    def _seen(self) -> Observation:
         """Return what the policy sees next."""
         algorithm, memory = self._algorithm, read_memory(self._algorithm)
-        if memory is None:
-            return algorithm._last_obs
-        return Recalled(algorithm._last_obs, memory, np.asarray(algorithm._last_episode_starts, bool))
+        seen: Arrays = algorithm._last_obs
+        return seen if memory is None else Recalled(seen, memory, np.asarray(algorithm._last_episode_starts, bool))
 
-    def _after(self, observation: Any) -> Any:
+    def _after(self, observation: Observation) -> Observation:
         """Return the observations of all steps with the recurrent state after each, in which no episode begins."""
         if not isinstance(observation, Recalled):
             return observation
@@ -146,7 +145,7 @@ def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[...,
     """Return the functions that draw the noise of a rollout, and that evaluate one, as `collect` does."""
 
     def noise(
-        params: jax.Array, observation: Any, key_data: jax.Array, n_steps: int, sde_sample_freq: int
+        params: jax.Array, observation: Observation, key_data: jax.Array, n_steps: int, sde_sample_freq: int
     ) -> tuple[jax.Array, jax.Array]:
         key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
         drawn = rollout_noise(network, params, observation, draw, n_steps, sde_sample_freq)
@@ -154,7 +153,7 @@ def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[...,
         return jax.random.key_data(key), jax.random.key_data(drawn) if is_key else drawn
 
     def evaluate(
-        params: jax.Array, steps: tuple[Any, ...], last: Any, discounts: tuple[Any, Any, Any]
+        params: jax.Array, steps: tuple[Any, ...], last: Observation, discounts: tuple[jax.Array, jax.Array, jax.Array]
     ) -> tuple[jax.Array, ...]:
         observation, reward, done, truncated, final_observation = steps
         value, bootstrap = values_of_steps(network, params, observation, truncated, final_observation)
