@@ -18,6 +18,7 @@ import bridge
 from bridge.translate.policies.off_policy import flatten_networks
 from bridge.translate.pytorch.vectors import Vector, flatten, is_alone
 from tests.bridge.algorithms.user_code.own_code_models import HostCounter, make, make_on_policy
+from tests.bridge.engine.test_stepping import VECTOR, Sampled
 from tests.bridge.small_models import Noop
 
 NAMES = ["PPO", "A2C", "DQN", "SAC", "TD3"]
@@ -191,25 +192,6 @@ def test_copies_are_independent():
 # --- SB3's own arithmetic --------------------------------------------------------------------------------------------
 
 
-class Box(gymnasium.Env):
-    """Episodes of eight steps with actions of some numbers."""
-
-    def __init__(self, size):
-        self.observation_space = spaces.Box(-9, 9, (3,), np.float32)
-        self.action_space = spaces.Box(-1, 1, (size,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self._state = self.np_random.uniform(-1, 1, 3).astype(np.float32)
-        self._count = 0
-        return self._state, {}
-
-    def step(self, action):
-        self._count += 1
-        self._state = np.clip(self._state + 0.1 * np.resize(action, 3), -9, 9).astype(np.float32)
-        return self._state, float(-np.abs(self._state).sum()), False, self._count == 8, {}
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("size", [1, 3, 6])
 @pytest.mark.parametrize("name", ["PPO", "A2C", "SAC", "TD3", "DDPG"])
@@ -218,7 +200,8 @@ def test_stocks_own_code_computes_the_same_bits_with_moved_weights(name, size):
     settings = on_policy if name in ("PPO", "A2C") else {"learning_starts": 8, "buffer_size": 100}
     models = []
     for moves in (False, True):
-        model = getattr(stable_baselines3, name)("MlpPolicy", Box(size), seed=0, device="cpu", **settings)
+        env = Sampled(VECTOR, spaces.Box(-1, 1, (size,)))
+        model = getattr(stable_baselines3, name)("MlpPolicy", env, seed=0, device="cpu", **settings)
         if moves:
             flatten_networks(model.policy)
             assert not next(model.policy.parameters()).untyped_storage().resizable()
@@ -279,7 +262,7 @@ class Own(DummyVecEnv):
     """Returns its own buffer of observations, which each step overwrites."""
 
     def __init__(self):
-        super().__init__([lambda: Box(2), lambda: Box(2)])
+        super().__init__([lambda: Sampled(VECTOR, spaces.Discrete(2))] * 2)
         self.seen = []
 
     def _obs_from_buf(self):

@@ -125,13 +125,8 @@ def test_what_a_callback_does_after_it_has_trained_the_model_itself_is_kept(wher
     def look(model):
         seen.append(vector(model.critic).abs().max().item())
 
-    class Both(AtStep):
-        def _on_step(self):
-            if self.num_timesteps in (15, 16):
-                (train if self.num_timesteps == 15 else look)(self.model)
-            return True
-
-    make(bridge.SAC, where, learning_rate=1e-4).learn(20, Both([], None))
+    callbacks = [AtStep([15], train), AtStep([16], look)]
+    make(bridge.SAC, where, learning_rate=1e-4).learn(20, callbacks)
     assert seen[0] > 0
     assert seen[1] < 1e-2
 
@@ -190,16 +185,8 @@ def test_a_policy_can_be_copied_after_a_gradient_step_of_the_users(where):
         model.actor.optimizer.step()
 
     copies = []
-
-    class Copies(BaseCallback):
-        def _on_step(self):
-            if self.num_timesteps == 14:
-                step(self.model)
-            elif self.num_timesteps > 14:
-                copies.append(copy.deepcopy(self.model.actor))
-            return True
-
-    make(bridge.SAC, where).learn(17, Copies())
+    callbacks = [AtStep([14], step), AtStep([15, 16, 17], lambda model: copies.append(copy.deepcopy(model.actor)))]
+    make(bridge.SAC, where).learn(17, callbacks)
     assert len(copies) == 3
 
 
