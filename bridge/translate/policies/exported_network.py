@@ -188,21 +188,26 @@ def keeps_changing(policy: nn.Module) -> bool:
 
 
 class ModuleView(nn.Module):
-    """Module with the submodules and parameters of another module and a separate forward, which tracing follows."""
+    """Module with the parts and attributes of another module, whose forward is a function of these and the inputs."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, compute: Callable[..., object]) -> None:
         super().__init__()
         # Not as a submodule, so that submodules and parameters keep the names that they have in the module.
-        self._modules, self._parameters, self._buffers = module._modules, module._parameters, module._buffers
+        vars(self).update(vars(module), compute=compute)
+
+    def forward(self, *inputs: Encoded) -> object:
+        """Return the results of the function."""
+        return self.compute(self, *inputs)
 
 
 def export_view(
-    network: BaseModel, view: ModuleView, *further: int, has_statistics: bool = False
+    network: BaseModel, compute: Callable[..., object], *further: int, has_statistics: bool = False
 ) -> tuple[Encodings, ExportedModule]:
-    """Return the encoding of a network's observations, and a view of it as a translated module.
+    """Return the encoding of a network's observations, and a function of its parts as a translated module.
 
     Args:
-      further: sizes of the vectors that the forward of `view` takes after the observations.
+      compute: takes the network and encoded observations.
+      further: sizes of the vectors that `compute` takes after the observations.
       has_statistics: whether the caller handles running statistics, as in `export_module`.
     """
     encoding = export_encoding(network.observation_space, network.normalize_images)
@@ -214,6 +219,7 @@ def export_view(
         encoded: Encoded = example(*encoding.encoded_shape)
     else:
         encoded = {key: example(*part.encoded_shape) for key, part in encoding}
+    view = ModuleView(network, compute)
     module = export_module(view, encoded, *map(example, further), has_statistics=has_statistics)
     _COMPUTATIONS.setdefault(network, set()).add(module.computation)
     return encoding, module

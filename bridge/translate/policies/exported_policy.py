@@ -8,11 +8,30 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 
-from bridge.translate.policies.exported_network import Exploration, ExportedNetwork, Params
+from bridge.translate.policies.exported_network import Encoded, Exploration, ExportedNetwork, Params
 from jaxenvs.learn.interfaces import Observation, unmasked
 from jaxenvs.learn.networks.distributions import Distribution, StateDependentGaussian
 from jaxenvs.learn.on_policy.pqn import RATE, epsilon_greedy
+
+# --- What the modules compute, in PyTorch -------------------------------------------------------------------------
+
+
+def features(policy: Any, x: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the features of the actor and of the critic."""
+    pi_features = policy.pi_features_extractor(x)
+    return pi_features, pi_features if policy.share_features_extractor else policy.vf_features_extractor(x)
+
+
+def layers_behind(policy: Any, of_actor: torch.Tensor, of_critic: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Compute the outputs of an ExportedPolicy's module from the features, or from the outputs of LSTMs."""
+    latent_pi = policy.mlp_extractor.policy_net(of_actor)
+    latent_vf = policy.mlp_extractor.value_net(of_critic)
+    return latent_pi, policy.action_net(latent_pi), policy.value_net(latent_vf)
+
+
+# --- The policies, in JAX -----------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

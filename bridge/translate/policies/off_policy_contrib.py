@@ -26,8 +26,8 @@ from bridge.translate.policies.off_policy_networks import (
 )
 from bridge.translate.policies.off_policy_translations import (
     Q_NETWORK,
-    Chained,
     Translation,
+    chained,
     checked,
     critic_fields,
     sac_actor,
@@ -38,7 +38,7 @@ from bridge.translate.pytorch.tracing import STATISTICS
 
 def _quantile_network(network: QuantileNetwork) -> ExportedQuantileNetwork:
     require_methods(network, QuantileNetwork, Q_NETWORK)
-    fields, quantiles = with_head(network, Chained(network, "quantile_net"), "discrete"), network.n_quantiles
+    fields, quantiles = with_head(network, chained("quantile_net"), "discrete"), network.n_quantiles
     return checked(ExportedQuantileNetwork(*fields, quantiles), network, 2, quantiles, fields[-1].size)
 
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.translate.policies import exported_network
-from bridge.translate.policies.exported_network import Encoded, Encodings, Exploration, ExportedNetwork, ModuleView
+from bridge.translate.policies.exported_network import Encoded, Encodings, Exploration, ExportedNetwork
 from bridge.translate.policies.off_policy_networks import (
     ExportedCritic,
     ExportedDQNPolicy,
@@ -64,21 +64,21 @@ class Translation:
 def q_network(network: QNetwork) -> ExportedQNetwork:
     """Translate a Q-network."""
     exported_network.require_methods(network, QNetwork, Q_NETWORK)
-    fields = with_head(network, Chained(network, "q_net"), "discrete")
+    fields = with_head(network, chained("q_net"), "discrete")
     return checked(ExportedQNetwork(*fields), network, 2, fields[-1].size)
 
 
 def sac_actor(actor: Any, base: type[nn.Module] = SACActor, has_statistics: bool = False) -> ExportedSACActor:
     """Translate an actor such as SAC's, with the methods of the class `base`."""
     exported_network.require_methods(actor, base, SAC_ACTOR)
-    fields = with_head(actor, _SACActor(actor), "box", has_statistics=has_statistics)
+    fields = with_head(actor, _actor_numbers, "box", has_statistics=has_statistics)
     return checked(ExportedSACActor(*fields, _exploration(actor)), actor, 2, fields[-1].size)
 
 
 def td3_actor(actor: TD3Actor) -> ExportedTD3Actor:
     """Translate an actor such as TD3's."""
     exported_network.require_methods(actor, TD3Actor, TD3_ACTOR)
-    fields = with_head(actor, Chained(actor, "mu"), "box")
+    fields = with_head(actor, chained("mu"), "box")
     return checked(ExportedTD3Actor(*fields), actor, 2, fields[-1].size)
 
 
@@ -89,20 +89,24 @@ def critic_of(critic: ContinuousCritic) -> ExportedCritic:
 
 
 def with_head(
-    network: BaseModel, view: ModuleView, kind: str, has_statistics: bool = False, takes_actions: bool = False
+    network: BaseModel,
+    compute: Callable[..., object],
+    kind: str,
+    has_statistics: bool = False,
+    takes_actions: bool = False,
 ) -> Fields:
     """Return the fields of an exported network whose actions must be "discrete" or of a "box".
 
     Args:
-      network, view, has_statistics: as in `export_view`.
+      network, compute, has_statistics: as in `export_view`.
       kind: of the head.
-      takes_actions: whether the forward of `view` takes actions after the observations.
+      takes_actions: whether `compute` takes actions after the observations.
     """
     head = exported_network.export_head(network.action_space)
     if head.kind != kind:
         raise NotCompilable(f"A {type(network).__name__} needs a {kind} action space, got {network.action_space}.")
     further = [head.size] if takes_actions else []
-    return *exported_network.export_view(network, view, *further, has_statistics=has_statistics), head
+    return *exported_network.export_view(network, compute, *further, has_statistics=has_statistics), head
 
 
 def critic_fields(critic: Any, has_statistics: bool = False) -> tuple[*Fields, int, bool]:
@@ -111,7 +115,7 @@ def critic_fields(critic: Any, has_statistics: bool = False) -> tuple[*Fields, i
         raise NotCompilable(
             f"The {critic.n_critics} q_networks of the critic must be its attributes qf0, qf1 and so on."
         )
-    fields = with_head(critic, _Critic(critic), "box", has_statistics, takes_actions=True)
+    fields = with_head(critic, _critic_values, "box", has_statistics, takes_actions=True)
     return *fields, critic.n_critics, critic.share_features_extractor
 
 
@@ -146,48 +150,23 @@ def _require_shape(network: Any, expected: tuple[int, ...], dtype: torch.dtype) 
         )
 
 
-class Chained(ModuleView):
-    """Module that applies a part of another module to its features."""
-
-    features_extractor: nn.Module
-
-    def __init__(self, module: nn.Module, part: str) -> None:
-        super().__init__(module)
-        self.part = part
-
-    def forward(self, x: Encoded) -> object:
-        return getattr(self, self.part)(self.features_extractor(x))
+def chained(part: str) -> Callable[[Any, Encoded], object]:
+    """Return a function that applies a part of a network to its features."""
+    return lambda network, x: getattr(network, part)(network.features_extractor(x))
 
 
-class _SACActor(ModuleView):
-    features_extractor: nn.Module
-    latent_pi: nn.Module
-    mu: nn.Module
-    log_std: Any
-
-    def __init__(self, actor: Any) -> None:
-        super().__init__(actor)
-        self.use_sde = actor.use_sde
-
-    def forward(self, x: Encoded) -> object:
-        latent = self.latent_pi(self.features_extractor(x))
-        if self.use_sde:
-            return self.mu(latent), latent
-        return self.mu(latent), torch.clamp(self.log_std(latent), LOG_STD_MIN, LOG_STD_MAX)
+def _actor_numbers(actor: Any, x: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
+    latent = actor.latent_pi(actor.features_extractor(x))
+    if actor.use_sde:
+        return actor.mu(latent), latent
+    return actor.mu(latent), torch.clamp(actor.log_std(latent), LOG_STD_MIN, LOG_STD_MAX)
 
 
-class _Critic(ModuleView):
-    features_extractor: nn.Module
-
-    def __init__(self, critic: Any) -> None:
-        super().__init__(critic)
-        self.n_critics, self.share_features_extractor = critic.n_critics, critic.share_features_extractor
-
-    def forward(self, x: Encoded, action: torch.Tensor) -> object:
-        with torch.set_grad_enabled(not self.share_features_extractor):
-            features = self.features_extractor(x)
-        inputs = torch.cat([features, action], dim=1)
-        return tuple(getattr(self, f"qf{index}")(inputs) for index in range(self.n_critics))
+def _critic_values(critic: Any, x: Encoded, action: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.set_grad_enabled(not critic.share_features_extractor):
+        features = critic.features_extractor(x)
+    inputs = torch.cat([features, action], dim=1)
+    return tuple(getattr(critic, f"qf{index}")(inputs) for index in range(critic.n_critics))
 
 
 TRANSLATIONS = (

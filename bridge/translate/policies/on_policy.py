@@ -9,7 +9,6 @@ import torch
 from stable_baselines3.common import distributions
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import MlpExtractor
-from torch import nn
 
 from bridge.contrib import (
     MASKABLE_POLICY,
@@ -24,14 +23,13 @@ from bridge.stock.pytorch_pqn import Largest, PQNPolicy, QExtractor
 from bridge.translate.policies.exported_network import (
     Encoded,
     Exploration,
-    ModuleView,
     export_exploration,
     export_head,
     export_view,
     require_methods,
     shapes_given,
 )
-from bridge.translate.policies.exported_policy import ExportedPolicy, ExportedPQNPolicy
+from bridge.translate.policies.exported_policy import ExportedPolicy, ExportedPQNPolicy, features, layers_behind
 from bridge.translate.policies.recurrent_policies import export_recurrent_policy
 from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
 from jaxenvs.learn.networks.actor_critic import ActionHead
@@ -65,9 +63,9 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
     if is_recurrent(policy):
         return export_recurrent_policy(policy, _head(policy), _exploration(policy))
     if isinstance(policy, PQNPolicy):
-        network: ExportedPolicy = ExportedPQNPolicy(*export_view(policy, _Values(policy)), _head(policy), None)
+        network: ExportedPolicy = ExportedPQNPolicy(*export_view(policy, _values), _head(policy), None)
     else:
-        encoding, module = export_view(policy, _Networks(policy))
+        encoding, module = export_view(policy, _networks)
         network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))
     _require_shapes(network, next(policy.parameters()).dtype)
     return network
@@ -87,36 +85,13 @@ def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
     require_methods(policy, _base(policy), PREDICTION)
 
 
-class _Networks(ModuleView):
-    """Everything that a policy computes, except for the encoding of observations and the distribution."""
-
-    pi_features_extractor: nn.Module
-    vf_features_extractor: nn.Module
-    mlp_extractor: MlpExtractor
-    action_net: nn.Module
-    value_net: nn.Module
-
-    def __init__(self, policy: ActorCriticPolicy) -> None:
-        super().__init__(policy)
-        self.share_features_extractor = policy.share_features_extractor
-
-    def forward(self, x: Encoded) -> tuple[torch.Tensor, ...]:
-        pi_features = self.pi_features_extractor(x)
-        vf_features = pi_features if self.share_features_extractor else self.vf_features_extractor(x)
-        latent_pi = self.mlp_extractor.policy_net(pi_features)
-        latent_vf = self.mlp_extractor.value_net(vf_features)
-        return latent_pi, self.action_net(latent_pi), self.value_net(latent_vf)
+def _networks(policy: ActorCriticPolicy, x: Encoded) -> tuple[torch.Tensor, ...]:
+    return layers_behind(policy, *features(policy, x))
 
 
-class _Values(ModuleView):
-    """Module that computes the values of all actions, as a PQNPolicy does."""
-
-    pi_features_extractor: nn.Module
-    mlp_extractor: QExtractor
-
-    def forward(self, x: Encoded) -> torch.Tensor:
-        values: torch.Tensor = self.mlp_extractor.q_net(self.pi_features_extractor(x))
-        return values
+def _values(policy: PQNPolicy, x: Encoded) -> torch.Tensor:
+    values: torch.Tensor = policy.mlp_extractor.q_net(policy.pi_features_extractor(x))
+    return values
 
 
 def _base(policy: object) -> type:

@@ -12,7 +12,7 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import Encoded, Exploration, ModuleView, Params, export_view
-from bridge.translate.policies.exported_policy import ExportedPolicy
+from bridge.translate.policies.exported_policy import ExportedPolicy, features, layers_behind
 from bridge.translate.pytorch.modules import ExportedModule, export_module
 from jaxenvs.learn.interfaces import Memory, Recalled, unmasked
 from jaxenvs.learn.networks.actor_critic import ActionHead
@@ -59,34 +59,10 @@ class ExportedRecurrentPolicy(ExportedPolicy):
         return no_memory(num_envs, self.layers, self.size, jax.tree.leaves(params)[0].dtype)
 
 
-class _Features(ModuleView):
-    """The inputs of the LSTMs; for a critic without LSTM, the outputs of its layer."""
-
-    pi_features_extractor: nn.Module
-    vf_features_extractor: nn.Module
-    critic: Any
-
-    def __init__(self, policy: Any) -> None:
-        super().__init__(policy)
-        self.share_features_extractor, self.has_layer = policy.share_features_extractor, policy.critic is not None
-
-    def forward(self, x: Encoded) -> tuple[torch.Tensor, ...]:
-        pi_features = self.pi_features_extractor(x)
-        vf_features = pi_features if self.share_features_extractor else self.vf_features_extractor(x)
-        return pi_features, self.critic(vf_features) if self.has_layer else vf_features
-
-
-class _Behind(ModuleView):
-    """The layers behind the LSTMs."""
-
-    mlp_extractor: Any
-    action_net: nn.Module
-    value_net: nn.Module
-
-    def forward(self, of_actor: torch.Tensor, of_critic: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        latent_pi = self.mlp_extractor.policy_net(of_actor)
-        latent_vf = self.mlp_extractor.value_net(of_critic)
-        return latent_pi, self.action_net(latent_pi), self.value_net(latent_vf)
+def _inputs(policy: Any, x: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the inputs of the LSTMs; for a critic without LSTM, the outputs of its layer."""
+    pi_features, vf_features = features(policy, x)
+    return pi_features, vf_features if policy.critic is None else policy.critic(vf_features)
 
 
 def export_recurrent_policy(policy: Any, head: ActionHead, exploration: Exploration | None) -> ExportedRecurrentPolicy:
@@ -95,13 +71,13 @@ def export_recurrent_policy(policy: Any, head: ActionHead, exploration: Explorat
     for each in (lstm, policy.lstm_critic):
         if each is not None:
             _require_known(each)
-    encoding, features = export_view(policy, _Features(policy))
+    encoding, inputs = export_view(policy, _inputs)
     example = torch.zeros((1, lstm.hidden_size), device=policy.device)
-    behind = export_module(_Behind(policy), example, example)
+    behind = export_module(ModuleView(policy, layers_behind), example, example)
     names = tuple(name for name, _ in policy.named_parameters() if name.startswith(("lstm_actor.", "lstm_critic.")))
     critic = "own" if policy.lstm_critic is not None else "shared" if policy.shared_lstm else "none"
     settings = behind, names, lstm.num_layers, lstm.hidden_size, critic
-    return ExportedRecurrentPolicy(encoding, features, head, exploration, *settings)
+    return ExportedRecurrentPolicy(encoding, inputs, head, exploration, *settings)
 
 
 def _require_known(lstm: nn.LSTM) -> None:
