@@ -14,7 +14,6 @@ import torch
 
 from bridge.dlpack import to_jax
 from bridge.errors import POLICY_IS_NAN
-from bridge.translate.policies.exported_network import Params
 from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.policies.off_policy_networks import (
     Deterministic,
@@ -22,6 +21,7 @@ from bridge.translate.policies.off_policy_networks import (
     ExportedQNetwork,
     ExportedTD3Actor,
 )
+from bridge.translate.pytorch.modules import Params
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import accelerator, bound, cached_by_device, on
 from jaxenvs.learn import Recalled, Rollout

@@ -21,7 +21,7 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.sb3 import Space
-from bridge.translate.pytorch.modules import ExportedModule, Parameters, export_module, unravel
+from bridge.translate.pytorch.modules import ExportedModule, Params, export_module, unravel
 from bridge.translate.pytorch.tracing import Computation, first_line, require_unreplaced
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.networks.actor_critic import ActionHead
@@ -136,13 +136,9 @@ class ExportedNetwork:
     module: ExportedModule
     head: ActionHead
 
-    def unravel(self, vector: Parameters) -> dict[str, jax.Array]:
-        """Return all parameters by name, in PyTorch's layout, from one vector."""
-        return self.module.unravel(vector)
-
     def named(self, params: Params, statistics: jax.Array | None = None) -> Mapping[str, jax.Array]:
         """Return parameters by name, with running statistics if these come separately, as a vector."""
-        named = params if isinstance(params, Mapping) else self.unravel(params)
+        named = self.module.named(params)
         return named if statistics is None else {**named, **unravel(self.module.statistics, statistics)}
 
     def to_env(self, action: jax.Array) -> jax.Array:
@@ -172,8 +168,6 @@ class ExportedNetwork:
         return from_host(self.encoding, observation)
 
 
-# Parameters by name, or as `unravel` takes them.
-Params = Mapping[str, jax.Array] | Parameters
 Encoded = torch.Tensor | dict[str, torch.Tensor]
 
 # What each network has computed until now: a new computation whenever a number that its code reads has changed.
@@ -189,6 +183,8 @@ def keeps_changing(policy: nn.Module) -> bool:
 
 class ModuleView(nn.Module):
     """Module with the parts and attributes of another module, whose forward is a function of these and the inputs."""
+
+    compute: Callable[..., object]
 
     def __init__(self, module: nn.Module, compute: Callable[..., object]) -> None:
         super().__init__()

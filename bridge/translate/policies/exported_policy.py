@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from bridge.translate.policies.exported_network import Encoded, Exploration, ExportedNetwork, Params
+from bridge.translate.policies.exported_network import Encoded, Exploration, ExportedNetwork
+from bridge.translate.pytorch.modules import ExportedModule, Params
 from jaxenvs.learn.interfaces import Observation, unmasked
 from jaxenvs.learn.networks.distributions import Distribution, StateDependentGaussian
 from jaxenvs.learn.on_policy.pqn import RATE, epsilon_greedy
@@ -48,14 +49,14 @@ class ExportedPolicy(ExportedNetwork):
     exploration: Exploration | None
 
     @property
-    def learnt_elsewhere(self) -> frozenset[str]:
-        """Names of the parameters that get a gradient in another way than through the module."""
-        return frozenset()
+    def modules(self) -> tuple[ExportedModule, ...]:
+        """All translated modules of the policy."""
+        return (self.module,)
 
     @property
-    def depends_on_training(self) -> bool:
-        """True if PyTorch computes something else in training mode."""
-        return self.module.depends_on_training
+    def learnt_elsewhere(self) -> frozenset[str]:
+        """Names of the parameters that get a gradient in another way than through the modules."""
+        return frozenset({"log_std"})
 
     def apply(self, params: Params, observation: Observation) -> tuple[Distribution, jax.Array]:
         """Return the distribution over actions and the values, (batch,), for observations, which may be Masked.
@@ -95,7 +96,7 @@ class ExportedPQNPolicy(ExportedPolicy):
 
     @property
     def learnt_elsewhere(self) -> frozenset[str]:
-        return frozenset({RATE})
+        return frozenset({"log_std", RATE})
 
     def values(self, params: Params, observation: Observation) -> jax.Array:
         """Return the value of each action, (batch, n)."""

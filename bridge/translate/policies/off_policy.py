@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
 
 import torch
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
@@ -107,8 +106,16 @@ def export_off_policy(policy: BasePolicy, actor: ExportedActor | None = None) ->
     critic = exported.get("critic")
     if isinstance(critic, ExportedCritic) and critic.shares:
         for suffix in ("", "_target") if "actor_target" in translation.targets else ("",):
-            _require_sharing(*(getattr(policy, f"{each}{suffix}") for each in ("actor", "critic")))
-    _require_apart(_parameters(policy, translation))
+            actor_part, critic_part = (getattr(policy, f"{each}{suffix}") for each in ("actor", "critic"))
+            if actor_part.features_extractor is not critic_part.features_extractor:
+                raise NotCompilable(
+                    "share_features_extractor is set, but the actor and the critic have different features extractors."
+                )
+    in_vectors = [id(parameter) for each in _parameters(policy, translation).values() for parameter in each]
+    if len(set(in_vectors)) < len(in_vectors):
+        raise NotCompilable(
+            "The networks share parameters other than those that share_features_extractor makes them share."
+        )
     return translation.exported(*exported.values(), actor.head)
 
 
@@ -173,23 +180,7 @@ def _require_trainable(network: nn.Module, exported: ExportedNetwork, optimizer:
     own = set(map(id, own_parameters(network)))
     shared = {name for name, parameter in network.named_parameters() if id(parameter) not in own}
     has_log_std = isinstance(exported, ExportedSACActor) and exported.exploration is not None
-    require_same_gradients(network, exported.module, optimizer, {"log_std"} if has_log_std else set(), shared)
-
-
-def _require_sharing(actor: nn.Module, critic: nn.Module) -> None:
-    if actor.features_extractor is not critic.features_extractor:
-        raise NotCompilable(
-            "share_features_extractor is set, but the actor and the critic have different features extractors."
-        )
-
-
-def _require_apart(parameters: Mapping[str, list[torch.Tensor]]) -> None:
-    """Refuse parameters that would be in two vectors."""
-    every = [id(parameter) for each in parameters.values() for parameter in each]
-    if len(set(every)) < len(every):
-        raise NotCompilable(
-            "The networks share parameters other than those that share_features_extractor makes them share."
-        )
+    require_same_gradients(network, [exported.module], optimizer, ["log_std"] * has_log_std, shared)
 
 
 def _require_entropy(log_ent_coef: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from bridge.translate.policies.exported_network import Exploration, ExportedNetwork, Params
-from bridge.translate.pytorch.modules import aligned
+from bridge.translate.policies.exported_network import Exploration, ExportedNetwork
+from bridge.translate.pytorch.modules import Params, aligned
 from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.actor_critic import ActionHead

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution, StateDependentNoiseDistribution
 from stable_baselines3.common.policies import BaseModel, BasePolicy, ContinuousCritic
+from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, SACPolicy
 from stable_baselines3.sac.policies import Actor as SACActor
@@ -92,20 +93,18 @@ def with_head(
     network: BaseModel,
     compute: Callable[..., object],
     kind: str,
+    *further: int,
     has_statistics: bool = False,
-    takes_actions: bool = False,
 ) -> Fields:
     """Return the fields of an exported network whose actions must be "discrete" or of a "box".
 
     Args:
-      network, compute, has_statistics: as in `export_view`.
+      network, compute, further, has_statistics: as in `export_view`.
       kind: of the head.
-      takes_actions: whether `compute` takes actions after the observations.
     """
     head = exported_network.export_head(network.action_space)
     if head.kind != kind:
         raise NotCompilable(f"A {type(network).__name__} needs a {kind} action space, got {network.action_space}.")
-    further = [head.size] if takes_actions else []
     return *exported_network.export_view(network, compute, *further, has_statistics=has_statistics), head
 
 
@@ -115,7 +114,8 @@ def critic_fields(critic: Any, has_statistics: bool = False) -> tuple[*Fields, i
         raise NotCompilable(
             f"The {critic.n_critics} q_networks of the critic must be its attributes qf0, qf1 and so on."
         )
-    fields = with_head(critic, _critic_values, "box", has_statistics, takes_actions=True)
+    size = get_action_dim(critic.action_space)
+    fields = with_head(critic, _critic_values, "box", size, has_statistics=has_statistics)
     return *fields, critic.n_critics, critic.share_features_extractor
 
 

@@ -75,9 +75,7 @@ def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> Non
     """Refuse policies that act as their translation does, but would learn something else."""
     base = _base(policy)
     require_methods(policy, base, (*TRAINING, "q_values") if base is PQNPolicy else TRAINING)
-    require_same_gradients(policy, network.module, policy.optimizer, elsewhere={"log_std", *network.learnt_elsewhere})
-    if network.depends_on_training:
-        raise NotCompilable("The networks compute something else in training mode, as Dropout does.")
+    require_same_gradients(policy, network.modules, policy.optimizer, network.learnt_elsewhere)
 
 
 def require_sb3s_predict(policy: ActorCriticPolicy) -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.policies.exported_network import Encoded, Exploration, ModuleView, Params, export_view
+from bridge.translate.policies.exported_network import Encoded, Exploration, ModuleView, export_view
 from bridge.translate.policies.exported_policy import ExportedPolicy, features, layers_behind
-from bridge.translate.pytorch.modules import ExportedModule, export_module
+from bridge.translate.pytorch.modules import ExportedModule, Params, export_module
 from jaxenvs.learn.interfaces import Memory, Recalled, unmasked
 from jaxenvs.learn.networks.actor_critic import ActionHead
 from jaxenvs.learn.networks.lstm import latents, no_memory, remember
@@ -37,12 +37,12 @@ class ExportedRecurrentPolicy(ExportedPolicy):
     critic: str
 
     @property
-    def learnt_elsewhere(self) -> frozenset[str]:
-        return frozenset(self.lstms) | self.behind.computation.differentiated
+    def modules(self) -> tuple[ExportedModule, ...]:
+        return self.module, self.behind
 
     @property
-    def depends_on_training(self) -> bool:
-        return self.module.depends_on_training or self.behind.depends_on_training
+    def learnt_elsewhere(self) -> frozenset[str]:
+        return frozenset({"log_std", *self.lstms})
 
     def _outputs(self, params: Mapping[str, jax.Array], observation: Any) -> Any:
         pi, vf = self.numbers(params, observation.observation)

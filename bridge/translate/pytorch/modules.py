@@ -34,6 +34,8 @@ ALIGNMENT = 16
 
 # A vector, or its parts.
 Parameters = jax.Array | tuple[jax.Array, ...]
+# Parameters by name, or as `unravel` takes them.
+Params = Mapping[str, jax.Array] | Parameters
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
@@ -61,9 +63,9 @@ class ExportedModule:
         """Names and shapes of parameters and statistics: everything that it reads except for its arguments."""
         return *self.parameters, *self.statistics
 
-    def unravel(self, vector: Parameters) -> dict[str, jax.Array]:
-        """Return all parameters by name, in PyTorch's layout, from one vector, as `unravel` does."""
-        return unravel(self.parameters, vector)
+    def named(self, params: Params) -> Mapping[str, jax.Array]:
+        """Return all parameters by name, in PyTorch's layout."""
+        return params if isinstance(params, Mapping) else unravel(self.parameters, params)
 
     def read(self, tensors: Iterable[torch.Tensor]) -> dict[str, np.ndarray]:
         """Return copies of all `inputs` by name, from tensors in their order."""
@@ -71,15 +73,15 @@ class ExportedModule:
         parts = np.split(read_parameters(tensors), ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.inputs, parts, strict=True)}
 
-    def __call__(self, params: Mapping[str, jax.Array] | Parameters, *inputs: object, **options: Any) -> Any:
+    def __call__(self, params: Params, *inputs: object, **options: Any) -> Any:
         """Return what `module(*inputs)` returns for a batch: an array, or a tuple of arrays.
 
         Args:
-          params: by name, or as `unravel` takes them.
+          params: of the module.
           inputs: as the examples of `export_module`, in the dtype of the parameters.
           options: `instead`, as for a Computation: functions that replace some operations.
         """
-        return self.computation(params if isinstance(params, Mapping) else self.unravel(params), *inputs, **options)
+        return self.computation(self.named(params), *inputs, **options)
 
 
 def unravel(shapes: Sequence[tuple[str, tuple[int, ...]]], vector: Parameters) -> dict[str, jax.Array]:
@@ -155,7 +157,7 @@ def require_no_forward_hooks(module: nn.Module) -> None:
 
 def require_same_gradients(
     module: nn.Module,
-    exported: ExportedModule,
+    exported: Sequence[ExportedModule],
     optimizer: torch.optim.Optimizer,
     elsewhere: Collection[str] = (),
     shared: Collection[str] = (),
@@ -163,13 +165,15 @@ def require_same_gradients(
     """Refuse modules whose parameters PyTorch's gradient steps would change differently than steps in JAX.
 
     Args:
-      module, exported: the module with the parameters of the exported one.
+      module: has the parameters.
+      exported: the computations through which they get a gradient.
       optimizer: it must train all of these parameters, in their order.
-      elsewhere: names of parameters that get a gradient in another way than through the exported computation.
+      elsewhere: names of parameters that get a gradient in another way.
       shared: names of parameters that get none here, because another module trains them. The optimizer may hold them or
         not.
     """
-    parameters, differentiated = dict(module.named_parameters()), exported.computation.differentiated
+    parameters = dict(module.named_parameters())
+    differentiated = frozenset(elsewhere).union(*(each.computation.differentiated for each in exported))
     if any(getattr(torch_module, f"_global{hooks}") for hooks in BACKWARD_HOOKS):
         raise NotCompilable("Backward hooks are registered for all of PyTorch's modules.")
     for path, part in module.named_modules():
@@ -178,7 +182,7 @@ def require_same_gradients(
     for name, parameter in parameters.items():
         if not parameter.requires_grad or parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise NotCompilable(f"The parameter {name} is frozen or has hooks.")
-        if name not in differentiated and name not in elsewhere and name not in shared:
+        if name not in differentiated and name not in shared:
             raise NotCompilable(f"The outputs of the networks do not depend on the parameter {name}.")
     untouched = {id(parameter) for name, parameter in parameters.items() if name in shared}
     trained = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
@@ -186,7 +190,7 @@ def require_same_gradients(
         id(parameter) for parameter in parameters.values() if id(parameter) not in untouched
     ]:
         raise NotCompilable("The optimizer must train all parameters of the networks, in the order of parameters().")
-    if exported.depends_on_training:
+    if any(each.depends_on_training for each in exported):
         raise NotCompilable("The networks compute something else in training mode, as Dropout does.")
 
 

@@ -71,7 +71,7 @@ def in_torch(policy, observation, action):
 @functools.partial(jax.jit, static_argnums=0)
 def run(network, vector, observation, action):
     def loss(vector):
-        distribution, value = network.apply(network.unravel(vector), observation)
+        distribution, value = network.apply(vector, observation)
         log_prob, entropy = distribution.log_prob(action), distribution.entropy()
         weights = jnp.linspace(1, 2, BATCH, dtype=value.dtype)
         total = (weights * log_prob).sum() + (weights**2 * value).sum()

@@ -147,7 +147,7 @@ def test_network_holds_nothing_of_torch():
 
 def test_parameters_have_the_names_and_shapes_of_torch():
     policy = make()
-    params = export_policy(policy).unravel(read_parameters(policy.parameters()))
+    params = export_policy(policy).named(read_parameters(policy.parameters()))
     expected = {name: parameter.detach().numpy() for name, parameter in policy.named_parameters()}
     assert params.keys() == expected.keys()
     for name, value in expected.items():
@@ -158,7 +158,7 @@ def test_parameters_have_the_names_and_shapes_of_torch():
 def test_gradient_of_unravelling_writes_every_part_once():
     policy = make()
     network = export_policy(policy)
-    gradient = jax.grad(lambda vector: sum((part**2).sum() for part in network.unravel(vector).values()))
+    gradient = jax.grad(lambda vector: sum((part**2).sum() for part in network.named(vector).values()))
     vector = read_parameters(policy.parameters())
     primitives = [equation.primitive.name for equation in jax.make_jaxpr(gradient)(vector).eqns]
     assert primitives.count("dynamic_update_slice") == len(list(policy.parameters()))
