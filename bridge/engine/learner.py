@@ -176,7 +176,8 @@ class _Moments:
 
     def __init__(self, optimizer: torch.optim.Optimizer, params: Vector) -> None:
         self._optimizer, self._params = optimizer, params
-        self._names, self._initial, self._structure = state_layout(optimizer, params.length, params.read().dtype)
+        exported = export_optimizer(optimizer)
+        self._names, self._initial, self._structure = state_layout(exported, params.length, params.read().dtype)
         # The state when its vectors were made: which objects it had.
         self._found: list[int] | None = None
         self._entries: list[dict[str, Any]] = []
