@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,10 +37,9 @@ def export_noise(noise: ActionNoise, shape: tuple[int, ...]) -> Exported:
     for one in each:
         _require_shape(one, shape, has_one_for_each=type(noise) is VectorizedActionNoise)
     if kind is NormalActionNoise:
-        return learn.NormalActionNoise(_common(each, "_mu"), _common(each, "_sigma"))
-    start = [np.zeros_like(one._mu) if one.initial_noise is None else one.initial_noise for one in each]
-    mean, sigma, theta, dt = (_common(each, name) for name in ("_mu", "_sigma", "_theta", "_dt"))
-    return learn.OrnsteinUhlenbeckActionNoise(mean, sigma, theta, dt, _one_or_all(start, each))
+        return learn.NormalActionNoise(*(_numbers(each, name) for name in ("_mu", "_sigma")))
+    names = ("_mu", "_sigma", "_theta", "_dt", "initial_noise")
+    return learn.OrnsteinUhlenbeckActionNoise(*(_numbers(each, name) for name in names))
 
 
 def export_noise_if_known(noise: ActionNoise | None, shape: tuple[int, ...]) -> Exported | None:
@@ -104,13 +102,10 @@ def _require_shape(noise: Known, shape: tuple[int, ...], has_one_for_each: bool)
         raise NotCompilable(f"The action noise must draw numbers with the shape {shape} of the actions, got {noise!r}.")
 
 
-def _common(noises: list[Known], name: str) -> np.ndarray:
-    return _one_or_all([getattr(one, name) for one in noises], noises)
-
-
-def _one_or_all(numbers: Sequence[npt.ArrayLike], noises: list[Known]) -> np.ndarray:
-    """Return the numbers of all environments: (n,) if they are equal, else (num_envs, n)."""
-    arrays = [_vector(each, noise) for each, noise in zip(numbers, noises, strict=True)]
+def _numbers(noises: list[Known], name: str) -> np.ndarray:
+    """Return the numbers of all environments: (n,) if they are equal, else (num_envs, n). Those not given are 0."""
+    given = [getattr(one, name) for one in noises]
+    arrays = [_vector(0.0 if numbers is None else numbers, one) for numbers, one in zip(given, noises, strict=True)]
     return arrays[0] if all(np.array_equal(each, arrays[0]) for each in arrays) else np.stack(arrays)
 
 

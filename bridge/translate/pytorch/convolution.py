@@ -43,12 +43,12 @@ def conv(
     if padding_mode != "zeros":
         raise NotCompilable(f"{padding_mode=} cannot be translated to JAX.")
     out, _, *kernel = weight.shape
-    strides, dilations = _each(stride, len(kernel)), _each(dilation, len(kernel))
+    strides, dilations = of_each_axis(stride, len(kernel)), of_each_axis(dilation, len(kernel))
     if padding == "same":
         totals = [step * (size - 1) for step, size in zip(dilations, kernel)]
         pads = [(total // 2, total - total // 2) for total in totals]
     else:
-        pads = [(pad, pad) for pad in _each(0 if isinstance(padding, str) else padding, len(kernel))]
+        pads = [(pad, pad) for pad in of_each_axis(0 if isinstance(padding, str) else padding, len(kernel))]
     bias = jnp.zeros(out, weight.dtype) if bias is None else bias
     if platform() != "cpu" or groups != 1 or set(dilations) != {1}:
         y = jax.lax.conv_general_dilated(x, weight, strides, pads, rhs_dilation=dilations, feature_group_count=groups)
@@ -58,7 +58,7 @@ def conv(
     return _conv2d(x, weight, bias, strides, pads)
 
 
-def _each(number: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
+def of_each_axis(number: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
     """Return one number for each axis. PyTorch accepts a number, a tuple of one, or one for each axis."""
     return (number,) * rank if isinstance(number, int) else tuple(number) * (rank // len(number))
 

@@ -99,12 +99,8 @@ def unravel(shapes: Sequence[tuple[str, tuple[int, ...]]], vector: Parameters) -
 
 def aligned(sizes: Sequence[int]) -> tuple[int, ...]:
     """Return where parts of these sizes begin in a vector of float32 in which each is aligned as XLA requires."""
-    ends = itertools.accumulate(sizes, lambda end, size: _next(end) + size, initial=0)
-    return tuple(map(_next, ends))[:-1]
-
-
-def _next(end: int) -> int:
-    return -(-end // ALIGNMENT) * ALIGNMENT
+    padded = (-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
+    return tuple(itertools.accumulate(padded, initial=0))[:-1]
 
 
 def export_module(module: nn.Module, *examples: object, has_statistics: bool = False) -> ExportedModule:
@@ -199,11 +195,6 @@ def read_parameters(parameters: Iterable[torch.Tensor]) -> np.ndarray:
     with torch.no_grad():
         vector: np.ndarray = torch.cat([parameter.flatten() for parameter in parameters]).cpu().numpy()
     return vector
-
-
-def copy_into(tensors: Sequence[torch.Tensor], flat: Sequence[torch.Tensor]) -> None:
-    """Copy flat tensors into tensors of the same sizes, in one call, because each call takes longer than its copy."""
-    torch._foreach_copy_(list(tensors), [part.view_as(tensor) for tensor, part in zip(tensors, flat, strict=True)])
 
 
 def _in_training(module: nn.Module, examples: tuple[object, ...]) -> Computation | None:

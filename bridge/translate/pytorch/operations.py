@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.pytorch.convolution import conv
+from bridge.translate.pytorch.convolution import conv, of_each_axis
 from jaxenvs.learn.networks.actor_critic import times_transposed
 from jaxenvs.learn.off_policy.contrib.batch_renorm import renormalize
 
@@ -24,10 +24,6 @@ def _unsupported(**options: object) -> None:
     for name, value in options.items():
         if value:
             raise NotCompilable(f"{name}={value!r} cannot be translated to JAX.")
-
-
-def _each(number: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
-    return (number,) * rank if isinstance(number, int) else number
 
 
 def _getattr(x: Any, name: str) -> Any:
@@ -77,8 +73,8 @@ def _max_pool2d(
     return_indices: bool = False,
 ) -> jax.Array:
     _unsupported(ceil_mode=ceil_mode, return_indices=return_indices)
-    window, pads = (1, 1, *_each(kernel_size, 2)), [(pad, pad) for pad in (0, 0, *_each(padding, 2))]
-    strides, dilations = (1, 1, *_each(stride or kernel_size, 2)), (1, 1, *_each(dilation, 2))
+    window, pads = (1, 1, *of_each_axis(kernel_size, 2)), [(pad, pad) for pad in (0, 0, *of_each_axis(padding, 2))]
+    strides, dilations = (1, 1, *of_each_axis(stride or kernel_size, 2)), (1, 1, *of_each_axis(dilation, 2))
     pooled: jax.Array = jax.lax.reduce_window(
         x, -jnp.inf, jax.lax.max, window, strides, pads, window_dilation=dilations
     )
@@ -95,13 +91,13 @@ def _avg_pool2d(
     divisor_override: int | None = None,
 ) -> jax.Array:
     _unsupported(padding=padding, ceil_mode=ceil_mode, divisor_override=divisor_override)
-    window, strides = (1, 1, *_each(kernel_size, 2)), (1, 1, *_each(stride or kernel_size, 2))
+    window, strides = (1, 1, *of_each_axis(kernel_size, 2)), (1, 1, *of_each_axis(stride or kernel_size, 2))
     total: jax.Array = jax.lax.reduce_window(x, 0.0, jax.lax.add, window, strides, "VALID")
     return total / math.prod(window)
 
 
 def _adaptive_avg_pool2d(x: jax.Array, output_size: Pair) -> jax.Array:
-    _unsupported(output_size=_each(output_size, 2) != (1, 1) and output_size)
+    _unsupported(output_size=of_each_axis(output_size, 2) != (1, 1) and output_size)
     return jnp.mean(x, (-2, -1), keepdims=True)
 
 

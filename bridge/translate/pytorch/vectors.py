@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge.translate.pytorch.modules import aligned, copy_into
+from bridge.translate.pytorch.modules import aligned
 
 # What refers to the storage of a tensor that nothing else shares: the tensor, and the object that asks.
 ALONE = 2
@@ -119,7 +119,9 @@ class Vector:
         self._put(copy, vector)
         whole = torch.from_numpy(copy).to(self.tensors[0].device)
         with torch.no_grad():
-            copy_into(self.tensors, [whole[part] for part in self._slices])
+            # In one call, because each call takes longer than its copy.
+            parts = [whole[part].view_as(tensor) for part, tensor in zip(self._slices, self.tensors)]
+            torch._foreach_copy_(self.tensors, parts)
 
     def _put(self, memory: np.ndarray, vector: Any) -> None:
         if isinstance(vector, tuple):
