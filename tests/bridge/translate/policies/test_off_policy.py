@@ -32,10 +32,6 @@ from tests.bridge.translate.policies.networks import (
 from tests.bridge.translate.policies.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
 
 SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
-# SAC has three networks, each of which takes as long to compile as that of DQN, on the same observations.
-MANY_NETWORKS = ("sac on images as they are", "sac on a dict", "tqc on a dict", "crossq on a dict", "qrdqn on a dict")
-MANY_NETWORKS += ("sac of other depths", "tqc with a shared extractor", "gsde with a shared extractor")
-every_policy = pytest.mark.parametrize("kind", POLICIES)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -62,19 +62,15 @@ def assert_close(ours, theirs, tolerance):
 
 
 @pytest.mark.thorough(but=["same_dilated"])
-@pytest.mark.parametrize(
-    "case",
-    CASES,
-)
+@pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_are_those_of_pytorch(case):
     assert_close(*both(case, np.float32), 1e-5)
 
 
 @pytest.mark.thorough(but=["dilated", "one_axis"])
 @pytest.mark.parametrize("case", ["nature_2", "stride_does_not_divide_kernel", "dilated", "one_axis"])
-def test_in_float64_too(case):
-    with jax.enable_x64(True):
-        assert_close(*both(case, np.float64), 1e-12)
+def test_in_float64_too(case, x64):
+    assert_close(*both(case, np.float64), 1e-12)
 
 
 def test_bias_may_be_absent():

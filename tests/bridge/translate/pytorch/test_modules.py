@@ -68,13 +68,6 @@ def test_gradients_end_where_those_of_torch_do():
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_modules_of_one_architecture_are_equal():
-    one, other = (export_module(nn.Sequential(nn.Linear(6, 2), nn.Tanh()), torch.zeros(1, 6)) for _ in range(2))
-    assert one == other
-    assert hash(one) == hash(other)
-    assert one != export_module(nn.Sequential(nn.Linear(6, 2), nn.ReLU()), torch.zeros(1, 6))
-
-
 def test_takes_several_inputs_and_dicts():
     class Sum(nn.Module):
         def forward(self, x, parts):
@@ -166,9 +159,3 @@ def test_what_was_read_has_its_own_memory():
     with torch.no_grad():
         policy.log_std.add_(1)
     np.testing.assert_array_equal(vector, kept)
-
-
-def test_writing_refuses_another_number_of_parameters():
-    vector = Vector(make().parameters())
-    with pytest.raises(ValueError, match=rf"must have {vector.length} numbers, got the shape \({vector.length + 1},\)"):
-        vector.write(np.zeros(vector.length + 1, np.float32))

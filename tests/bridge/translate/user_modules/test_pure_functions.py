@@ -286,14 +286,6 @@ def test_a_training_with_such_a_forward_remembers_what_sb3s_does():
         assert any(part.seen for part in model.policy.modules() if isinstance(part, Remembering))
 
 
-def test_a_method_put_into_a_users_class_is_followed(monkeypatch):
-    policy = extractor(forward_of(lambda self, x: self.linear(x)))
-    snapshot = Snapshot(policy)
-    assert snapshot.is_current()
-    monkeypatch.setattr(type(policy.features_extractor), "forward", lambda self, x: 2 * self.linear(x))
-    assert not snapshot.is_current()
-
-
 def test_stock_policies_read_nothing():
     snapshot = Snapshot(make())
     snapshot.require_pure()
