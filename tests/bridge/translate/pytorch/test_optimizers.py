@@ -129,30 +129,18 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
+@pytest.mark.parametrize("steps_before", [0, 2])
 @every_optimizer
-def test_reading_and_writing_changes_no_bit(kind):
-    module = Parameters(kind)
-    for gradient in gradients(3):
-        module.step(gradient)
-    before = module.optimizer.state_dict()["state"]
-    before = {i: {name: value + 0 for name, value in entry.items()} for i, entry in before.items()}
-    write_optimizer(module.optimizer, read_optimizer(module.optimizer))
-    after = module.optimizer.state_dict()["state"]
-    assert after.keys() == before.keys()
-    for i, entry in before.items():
-        assert after[i].keys() == entry.keys()
-        assert all(same(after[i][name], value) for name, value in entry.items())
-
-
-@every_optimizer
-def test_new_entries_are_like_those_that_torch_makes(kind):
+def test_written_entries_are_those_that_torch_made(kind, steps_before):
     ours, theirs = Parameters(kind), Parameters(kind)
-    theirs.step(gradients(1)[0])
+    for module, num in ((ours, steps_before), (theirs, 3)):
+        for gradient in gradients(num):
+            module.step(gradient)
     write_optimizer(ours.optimizer, read_optimizer(theirs.optimizer))
     got, expected = ours.optimizer.state_dict()["state"], theirs.optimizer.state_dict()["state"]
     assert got.keys() == expected.keys()
     for i, entry in expected.items():
-        assert set(got[i]) == set(entry)
+        assert got[i].keys() == entry.keys()
         assert all(same(got[i][name], value) for name, value in entry.items())
 
 
