@@ -1,4 +1,4 @@
-"""ExportedPolicy: an actor-critic policy without its weights, as jaxenvs.learn trains it."""
+"""Actor-critic policies without their weights, as jaxenvs.learn trains them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 
-from bridge.translate.policies.exported_network import Encoded, Exploration, ExportedNetwork
+from bridge.translate.policies.exported_network import Exploration, ExportedNetwork
 from bridge.translate.pytorch.modules import ExportedModule, Params
-from jaxenvs.learn.interfaces import Observation, unmasked
+from jaxenvs.learn.interfaces import Memory, Observation, Recalled, unmasked
 from jaxenvs.learn.networks.distributions import Distribution, StateDependentGaussian
+from jaxenvs.learn.networks.lstm import latents, no_memory, remember
 from jaxenvs.learn.on_policy.pqn import RATE, epsilon_greedy
-
-# --- What the modules compute, in PyTorch -------------------------------------------------------------------------
-
-
-def features(policy: Any, x: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the features of the actor and of the critic."""
-    pi_features = policy.pi_features_extractor(x)
-    return pi_features, pi_features if policy.share_features_extractor else policy.vf_features_extractor(x)
-
-
-def layers_behind(policy: Any, of_actor: torch.Tensor, of_critic: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Compute the outputs of an ExportedPolicy's module from the features, or from the outputs of LSTMs."""
-    latent_pi = policy.mlp_extractor.policy_net(of_actor)
-    latent_vf = policy.mlp_extractor.value_net(of_critic)
-    return latent_pi, policy.action_net(latent_pi), policy.value_net(latent_vf)
-
-
-# --- The policies, in JAX -----------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,3 +95,43 @@ class ExportedPQNPolicy(ExportedPolicy):
         """Return the parameters with which a share `rate` of the actions is random."""
         named = self.named(params)
         return {**named, RATE: jnp.full_like(named[RATE], rate)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedRecurrentPolicy(ExportedPolicy):
+    """ExportedPolicy for observations that are Recalled. Its module computes the features of actor and critic.
+
+    Attributes:
+      behind: maps the outputs of the LSTMs to the outputs of an ExportedPolicy's module.
+      lstms: the names of the LSTMs' parameters.
+      layers, size: of each LSTM.
+      critic: one of `jaxenvs.learn.networks.lstm.CRITICS`.
+    """
+
+    behind: ExportedModule
+    lstms: tuple[str, ...]
+    layers: int
+    size: int
+    critic: str
+
+    @property
+    def modules(self) -> tuple[ExportedModule, ...]:
+        return self.module, self.behind
+
+    @property
+    def learnt_elsewhere(self) -> frozenset[str]:
+        return frozenset({"log_std", *self.lstms})
+
+    def _outputs(self, params: Mapping[str, jax.Array], observation: Any) -> Any:
+        pi, vf = self.numbers(params, observation.observation)
+        return self.behind(params, *latents(params, pi, vf, observation, self.critic))
+
+    def recall(self, params: Params, seen: Recalled) -> dict[str, Memory]:
+        """Return the recurrent state after a step, for each row."""
+        params, (seen, _) = self.named(params), unmasked(seen)
+        pi, vf = self.numbers(params, seen.observation)
+        return remember(params, pi, vf, seen, self.critic)
+
+    def no_memory(self, params: Params, num_envs: int) -> dict[str, Memory]:
+        """Return the recurrent state before the first step."""
+        return no_memory(num_envs, self.layers, self.size, jax.tree.leaves(params)[0].dtype)

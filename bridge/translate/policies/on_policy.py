@@ -9,6 +9,7 @@ import torch
 from stable_baselines3.common import distributions
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import MlpExtractor
+from torch import nn
 
 from bridge.contrib import (
     MASKABLE_POLICY,
@@ -23,15 +24,15 @@ from bridge.stock.pytorch_pqn import Largest, PQNPolicy, QExtractor
 from bridge.translate.policies.exported_network import (
     Encoded,
     Exploration,
+    ModuleView,
     export_exploration,
     export_head,
     export_view,
     require_methods,
     shapes_given,
 )
-from bridge.translate.policies.exported_policy import ExportedPolicy, ExportedPQNPolicy, features, layers_behind
-from bridge.translate.policies.recurrent_policies import export_recurrent_policy
-from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
+from bridge.translate.policies.exported_policy import ExportedPolicy, ExportedPQNPolicy, ExportedRecurrentPolicy
+from bridge.translate.pytorch.modules import export_module, require_no_forward_hooks, require_same_gradients
 from jaxenvs.learn.networks.actor_critic import ActionHead
 
 # Methods of ActorCriticPolicy that are translated by hand, for acting and for training. A class that overrides one has
@@ -60,15 +61,33 @@ MASKABLE_HEADS = {
 def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
     """Translate a policy for acting and for values. `require_trainable` checks whether an update may use it too."""
     _require_known(policy)
+    head, exploration = _head(policy), _exploration(policy)
     if is_recurrent(policy):
-        return export_recurrent_policy(policy, _head(policy), _exploration(policy))
-    if isinstance(policy, PQNPolicy):
-        network: ExportedPolicy = ExportedPQNPolicy(*export_view(policy, _values), _head(policy), None)
-    else:
-        encoding, module = export_view(policy, _networks)
-        network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))
+        return _export_recurrent(policy, head, exploration)
+    is_pqn = isinstance(policy, PQNPolicy)
+    encoding, module = export_view(policy, _values if is_pqn else _networks)
+    network = (ExportedPQNPolicy if is_pqn else ExportedPolicy)(encoding, module, head, exploration)
     _require_shapes(network, next(policy.parameters()).dtype)
     return network
+
+
+def _export_recurrent(policy: Any, head: ActionHead, exploration: Exploration | None) -> ExportedRecurrentPolicy:
+    """Translate a RecurrentActorCriticPolicy, whose methods are known to be sb3-contrib's."""
+    lstm = policy.lstm_actor
+    for each in (lstm, policy.lstm_critic):
+        if each is None:
+            continue
+        if type(each) is not nn.LSTM:
+            raise NotCompilable(f"The recurrent layer must be torch.nn.LSTM, got a {type(each).__name__}.")
+        if other := [name for name in ("batch_first", "bidirectional", "proj_size", "dropout") if getattr(each, name)]:
+            raise NotCompilable(f"An LSTM with {other[0]} cannot be translated to JAX.")
+    encoding, inputs = export_view(policy, _inputs)
+    example = torch.zeros((1, lstm.hidden_size), device=policy.device)
+    behind = export_module(ModuleView(policy, _layers_behind), example, example)
+    names = tuple(name for name, _ in policy.named_parameters() if name.startswith(("lstm_actor.", "lstm_critic.")))
+    critic = "own" if policy.lstm_critic is not None else "shared" if policy.shared_lstm else "none"
+    settings = behind, names, lstm.num_layers, lstm.hidden_size, critic
+    return ExportedRecurrentPolicy(encoding, inputs, head, exploration, *settings)
 
 
 def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> None:
@@ -83,13 +102,32 @@ def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
     require_methods(policy, _base(policy), PREDICTION)
 
 
+def _features(policy: Any, x: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the features of the actor and of the critic."""
+    pi_features = policy.pi_features_extractor(x)
+    return pi_features, pi_features if policy.share_features_extractor else policy.vf_features_extractor(x)
+
+
+def _layers_behind(policy: Any, of_actor: torch.Tensor, of_critic: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Compute the outputs of an ExportedPolicy's module from the features, or from the outputs of LSTMs."""
+    latent_pi = policy.mlp_extractor.policy_net(of_actor)
+    latent_vf = policy.mlp_extractor.value_net(of_critic)
+    return latent_pi, policy.action_net(latent_pi), policy.value_net(latent_vf)
+
+
 def _networks(policy: ActorCriticPolicy, x: Encoded) -> tuple[torch.Tensor, ...]:
-    return layers_behind(policy, *features(policy, x))
+    return _layers_behind(policy, *_features(policy, x))
 
 
 def _values(policy: PQNPolicy, x: Encoded) -> torch.Tensor:
     values: torch.Tensor = policy.mlp_extractor.q_net(policy.pi_features_extractor(x))
     return values
+
+
+def _inputs(policy: Any, x: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the inputs of the LSTMs; for a critic without LSTM, the outputs of its layer."""
+    pi_features, vf_features = _features(policy, x)
+    return pi_features, vf_features if policy.critic is None else policy.critic(vf_features)
 
 
 def _base(policy: object) -> type:
