@@ -98,7 +98,11 @@ def export_off_policy(policy: BasePolicy, actor: ExportedActor | None = None) ->
     exported: dict[str, ExportedNetwork] = {name: actor}
     exported |= {other: translation.networks[other](getattr(policy, other)) for other in others}
     for name, optimizer in _optimizers(policy, translation).items():
-        _require_trainable(getattr(policy, name), exported[name], optimizer)
+        network, translated = getattr(policy, name), exported[name]
+        own = set(map(id, own_parameters(network)))
+        shared = {each for each, parameter in network.named_parameters() if id(parameter) not in own}
+        has_log_std = isinstance(translated, ExportedSACActor) and translated.exploration is not None
+        require_same_gradients(network, [translated.module], optimizer, ["log_std"] * has_log_std, shared)
     for target in translation.targets:
         name = target.removesuffix("_target")
         if translation.networks[name](getattr(policy, target)) != exported[name]:
@@ -135,8 +139,13 @@ def learned_tensors(
     tensors, optimizers = _parameters(policy, translation), _optimizers(policy, translation)
     params = {name: tensors.pop(name) for name in translation.networks}
     if entropy is not None:
-        _require_entropy(*entropy)
-        params["log_ent_coef"], optimizers["log_ent_coef"] = [entropy[0]], entropy[1]
+        log_ent_coef, optimizer = entropy
+        trained = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+        if trained != [id(log_ent_coef)] or not log_ent_coef.requires_grad or log_ent_coef._backward_hooks:
+            raise NotCompilable(
+                "ent_coef_optimizer must train only log_ent_coef, and log_ent_coef must not be frozen or have hooks."
+            )
+        params["log_ent_coef"], optimizers["log_ent_coef"] = [log_ent_coef], optimizer
     for name in translation.networks:
         # CrossQ's running statistics.
         layers = [each for each in getattr(policy, name).modules() if type(each) is contrib_class(*RENORMALIZATION)]
@@ -174,18 +183,3 @@ def _optimizers(policy: BasePolicy, translation: Translation) -> dict[str, torch
     """Return the optimizer of each network. One that learns alone is trained by the policy's."""
     names = translation.networks
     return {name: (getattr(policy, name) if len(names) > 1 else policy).optimizer for name in names}
-
-
-def _require_trainable(network: nn.Module, exported: ExportedNetwork, optimizer: torch.optim.Optimizer) -> None:
-    own = set(map(id, own_parameters(network)))
-    shared = {name for name, parameter in network.named_parameters() if id(parameter) not in own}
-    has_log_std = isinstance(exported, ExportedSACActor) and exported.exploration is not None
-    require_same_gradients(network, [exported.module], optimizer, ["log_std"] * has_log_std, shared)
-
-
-def _require_entropy(log_ent_coef: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
-    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if [*map(id, trained)] != [id(log_ent_coef)] or not log_ent_coef.requires_grad or log_ent_coef._backward_hooks:
-        raise NotCompilable(
-            "ent_coef_optimizer must train only log_ent_coef, and log_ent_coef must not be frozen or have hooks."
-        )

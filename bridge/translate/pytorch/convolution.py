@@ -93,21 +93,18 @@ def _conv2d(
 def _convolve(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
     """Convolve x, (batch, height, width, in), with weight, (*kernel, in, out): stride 1, no padding."""
     kh, kw, channels, out = weight.shape
+    h, w = x.shape[1] - kh + 1, x.shape[2] - kw + 1
 
     def products(images: jax.Array) -> jax.Array:
+        # What each number of the kernel sees as it slides over the images: (batch, h, w, channels).
+        windows = (images[:, i : i + h, j : j + w] for i in range(kh) for j in range(kw))
         numbers = weight.reshape(-1, channels, out)
-        return sum((window @ number for window, number in zip(_windows(images, kh, kw), numbers)), bias)
+        return sum((window @ number for window, number in zip(windows, numbers)), bias)
 
     # The gradient computes the windows again. Otherwise it would keep the windows of all images: 247 MB for 256 of
     # Atari's.
     y: jax.Array = jax.lax.map(jax.checkpoint(products, prevent_cse=False), _in_chunks(x, x.size * kh * kw))
     return y.reshape(-1, *y.shape[2:])
-
-
-def _windows(images: jax.Array, kh: int, kw: int) -> list[jax.Array]:
-    """Return what each number of the kernel sees as it slides over the images: (batch, *positions, channels) each."""
-    h, w = images.shape[1] - kh + 1, images.shape[2] - kw + 1
-    return [images[:, i : i + h, j : j + w] for i in range(kh) for j in range(kw)]
 
 
 def _in_chunks(images: jax.Array, size: int) -> jax.Array:

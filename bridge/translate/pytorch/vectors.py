@@ -169,12 +169,10 @@ def is_alone(tensor: torch.Tensor) -> bool:
     if count is None or storage.is_shared() or storage.nbytes() != tensor.numel() * tensor.element_size():
         return False
     # Only memory that PyTorch allocated can be resized.
-    is_pytorchs = storage.resizable() or any(_is_in(each, storage.data_ptr()) for each in _MEMORY.values())
+    is_pytorchs = storage.resizable() or any(
+        0 <= storage.data_ptr() - memory.ctypes.data < memory.nbytes for memory in _MEMORY.values()
+    )
     return is_pytorchs and count(storage._cdata) == ALONE
-
-
-def _is_in(memory: np.ndarray, address: int) -> bool:
-    return 0 <= address - memory.ctypes.data < memory.nbytes
 
 
 def flatten(lists: Iterable[Sequence[torch.Tensor]]) -> None:

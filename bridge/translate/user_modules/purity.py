@@ -18,7 +18,7 @@ import functools
 import os
 import types
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from stable_baselines3.common.policies import BaseModel
 from torch import nn
@@ -54,11 +54,11 @@ class Impure(Exception):
     has_line = False
 
 
-class Known:
+class Known(NamedTuple):
     """Object that exists before the function runs; with `owner`, a method of that object."""
 
-    def __init__(self, it: Any, owner: Any = None) -> None:
-        self.it, self.owner = it, owner
+    it: Any
+    owner: Any = None
 
 
 class Purity:
