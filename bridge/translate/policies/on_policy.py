@@ -50,12 +50,6 @@ HEADS: dict[type[distributions.Distribution], str] = {
     distributions.DiagGaussianDistribution: "box",
     distributions.StateDependentNoiseDistribution: "box",
 }
-# MaskablePPO's distributions.
-MASKABLE_HEADS = {
-    "discrete": "MaskableCategoricalDistribution",
-    "multi_discrete": "MaskableMultiCategoricalDistribution",
-    "multi_binary": "MaskableBernoulliDistribution",
-}
 
 
 def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
@@ -180,12 +174,11 @@ def _require_shapes(network: ExportedPolicy, dtype: torch.dtype) -> None:
 
 def _head(policy: ActorCriticPolicy) -> ActionHead:
     head, found = export_head(policy.action_space), type(policy.action_dist)
-    if is_maskable(policy):
-        is_known = found is contrib_class("common.maskable.distributions", MASKABLE_HEADS.get(head.kind, ""))
+    known = [cls for cls, kind in HEADS.items() if kind == head.kind]
+    if is_maskable(policy):  # MaskablePPO's distributions have the names of SB3's
+        known = [contrib_class("common.maskable.distributions", f"Maskable{cls.__name__}") for cls in known]
         head = head.in_choices()
-    else:
-        is_known = HEADS.get(found) == head.kind
-    if not is_known:
+    if found not in known:
         raise NotCompilable(f"A {found.__name__} over {policy.action_space} cannot be translated to JAX.")
     return head
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from bridge.translate.policies.off_policy import own_parameters
 from bridge.translate.pytorch.modules import read_parameters
+from tests.bridge.translate.policies import networks
 from tests.bridge.translate.policies.networks import (
     BATCH,
     DICT,
@@ -31,17 +32,13 @@ MATRIX = spaces.Box(np.array([[-1.0, -2.0]], np.float32), np.array([[2.0, 5.0]],
 
 
 def make(cls=SACPolicy, observation=VECTOR, action=None, net_arch=(8,), **settings):
-    """A policy whose parameters are all different from where they start, as after training; targets from others too."""
-    torch.manual_seed(0)
+    """A policy as `networks.make` returns it, with other targets and other running statistics too."""
     action = action or (spaces.Discrete(3) if issubclass(cls, (DQNPolicy, QRDQNPolicy)) else PAIR)
     net_arch = net_arch if isinstance(net_arch, dict) else list(net_arch)
-    policy = cls(observation, action, lambda _: 1e-3, net_arch=net_arch, **settings)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape))
-        for buffer in policy.buffers():  # running statistics of CrossQ
-            if buffer.is_floating_point():
-                buffer.add_(0.5 * torch.rand(buffer.shape))
+    policy = networks.make(observation, action, cls, net_arch=net_arch, **settings)
+    for buffer in policy.buffers():  # running statistics of CrossQ
+        if buffer.is_floating_point():
+            buffer.add_(0.5 * torch.rand(buffer.shape))
     return policy
 
 

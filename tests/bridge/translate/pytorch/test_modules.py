@@ -11,7 +11,6 @@ from torch import nn
 
 from bridge.translate.policies.on_policy import export_policy
 from bridge.translate.pytorch.modules import export_module, read_parameters
-from bridge.translate.pytorch.vectors import Vector
 from tests.bridge.translate.policies.networks import make
 
 ACTIVATIONS = [
@@ -139,17 +138,6 @@ def test_threads_export_one_policy_while_another_thread_runs_it():
 
 
 # --- Parameters ---------------------------------------------------------------------------------------------------
-
-
-def test_writing_what_was_read_changes_no_bit():
-    policy, other = make(), make()
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.zero_()
-    pointers = [parameter.data_ptr() for parameter in other.parameters()]
-    Vector(other.parameters()).write(Vector(policy.parameters()).read())
-    assert all(torch.equal(a, b) for a, b in zip(policy.parameters(), other.parameters()))
-    assert [parameter.data_ptr() for parameter in other.parameters()] == pointers
 
 
 def test_what_was_read_has_its_own_memory():
