@@ -83,11 +83,16 @@ class Encoding:
 Encodings = Encoding | tuple[tuple[str, Encoding], ...]
 
 
+def by_key(function: Callable[..., Any], encoding: Encodings, *observation: Any) -> Any:
+    """Return `function(encoding, *observation)`; for a Dict space, a dict of the results for each key."""
+    if isinstance(encoding, Encoding):
+        return function(encoding, *observation)
+    return {key: function(part, *(each[key] for each in observation)) for key, part in encoding}
+
+
 def from_host(encoding: Encodings, observation: Any) -> Any:
     """Check and convert the observations of a space, or of each key of a Dict space, as `Encoding.from_host` does."""
-    if isinstance(encoding, Encoding):
-        return encoding.from_host(observation)
-    return {key: part.from_host(observation[key]) for key, part in encoding}
+    return by_key(Encoding.from_host, encoding, observation)
 
 
 def export_encoding(space: Space, normalize_images: bool) -> Encodings:
@@ -155,10 +160,7 @@ class ExportedNetwork:
           options: `instead`, as for a Computation: functions that replace some operations.
         """
         dtype = next(iter(params.values())).dtype
-        if isinstance(self.encoding, Encoding):
-            encoded: jax.Array | dict[str, jax.Array] = self.encoding(observation, dtype)
-        else:
-            encoded = {key: encoding(observation[key], dtype) for key, encoding in self.encoding}
+        encoded = by_key(lambda encoding, part: encoding(part, dtype), self.encoding, observation)
         return self.module(params, encoded, *(array.astype(dtype) for array in further), **options)
 
     def from_host(self, observation: Any) -> Any:
@@ -211,10 +213,7 @@ def export_view(
     def example(*shape: int) -> torch.Tensor:
         return torch.zeros((1, *shape), device=network.device)
 
-    if isinstance(encoding, Encoding):
-        encoded: Encoded = example(*encoding.encoded_shape)
-    else:
-        encoded = {key: example(*part.encoded_shape) for key, part in encoding}
+    encoded = by_key(lambda part: example(*part.encoded_shape), encoding)
     view = ModuleView(network, compute)
     module = export_module(view, encoded, *map(example, further), has_statistics=has_statistics)
     _COMPUTATIONS.setdefault(network, set()).add(module.computation)
@@ -226,10 +225,9 @@ def shapes_given(
 ) -> list[tuple[int, ...]]:
     """Return the shapes of the results of `apply(params, observations, ...)` for two observations."""
     zeros = functools.partial(np.zeros, dtype=str(dtype).removeprefix("torch."))
-    encoding = network.encoding if isinstance(network.encoding, Encoding) else dict(network.encoding)
     try:
         params = {name: zeros(shape) for name, shape in network.module.inputs}
-        observations = jax.tree.map(lambda each: zeros((2, *each.shape)), encoding)
+        observations = by_key(lambda each: zeros((2, *each.shape)), network.encoding)
         given = jax.eval_shape(apply, params, observations, *[zeros((2, size)) for size in further])
     except Exception as error:
         raise NotCompilable(f"The outputs of the networks do not fit the action space: {first_line(error)}") from error
