@@ -19,6 +19,7 @@ from stable_baselines3.common.policies import BaseModel
 from stable_baselines3.common.preprocessing import is_image_space
 from torch import nn
 
+from bridge.contrib import contrib_class
 from bridge.errors import NotCompilable
 from bridge.sb3 import Space
 from bridge.translate.pytorch.modules import ExportedModule, Params, export_module, unravel
@@ -26,6 +27,8 @@ from bridge.translate.pytorch.tracing import Computation, first_line, require_un
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.networks.actor_critic import ActionHead
 
+# The networks with running statistics that jaxenvs.learn updates.
+CROSSQ = (("crossq.policies", "Actor"), ("crossq.policies", "CrossQCritic"))
 # JAX without x64 keeps 32 bits of these: 2**33 + 5 would become 5.
 WIDE_INTEGERS = frozenset({np.dtype(np.int64), np.dtype(np.uint64)})
 
@@ -198,15 +201,12 @@ class ModuleView(nn.Module):
         return self.compute(self, *inputs)
 
 
-def export_view(
-    network: BaseModel, compute: Callable[..., object], *further: int, has_statistics: bool = False
-) -> tuple[Encodings, ExportedModule]:
+def export_view(network: BaseModel, compute: Callable[..., object], *further: int) -> tuple[Encodings, ExportedModule]:
     """Return the encoding of a network's observations, and a function of its parts as a translated module.
 
     Args:
       compute: takes the network and encoded observations.
       further: sizes of the vectors that `compute` takes after the observations.
-      has_statistics: whether the caller handles running statistics, as in `export_module`.
     """
     encoding = export_encoding(network.observation_space, network.normalize_images)
 
@@ -214,8 +214,9 @@ def export_view(
         return torch.zeros((1, *shape), device=network.device)
 
     encoded = by_key(lambda part: example(*part.encoded_shape), encoding)
+    is_crossqs = any(isinstance(network, contrib_class(*each)) for each in CROSSQ)
     view = ModuleView(network, compute)
-    module = export_module(view, encoded, *map(example, further), has_statistics=has_statistics)
+    module = export_module(view, encoded, *map(example, further), has_statistics=is_crossqs)
     _COMPUTATIONS.setdefault(network, set()).add(module.computation)
     return encoding, module
 

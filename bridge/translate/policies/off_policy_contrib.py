@@ -50,14 +50,14 @@ def _quantile_critic(critic: TQCCritic) -> ExportedQuantileCritic:
 
 def _crossq_actor(actor: CrossQActor) -> ExportedSACActor:
     require_methods(actor, CrossQActor, ("set_bn_training_mode",))
-    exported = sac_actor(actor, CrossQActor, has_statistics=True)
+    exported = sac_actor(actor, CrossQActor)
     _require_layers(actor, exported)
     return exported
 
 
 def _crossq_critic(critic: CrossQCritic) -> ExportedCritic:
     require_methods(critic, CrossQCritic, ("forward", "extract_features", "set_bn_training_mode"))
-    exported = checked(ExportedCritic(*critic_fields(critic, has_statistics=True)), critic, critic.n_critics, 2)
+    exported = checked(ExportedCritic(*critic_fields(critic)), critic, critic.n_critics, 2)
     _require_layers(critic, exported)
     return exported
 

@@ -69,10 +69,10 @@ def q_network(network: QNetwork) -> ExportedQNetwork:
     return checked(ExportedQNetwork(*fields), network, 2, fields[-1].size)
 
 
-def sac_actor(actor: Any, base: type[nn.Module] = SACActor, has_statistics: bool = False) -> ExportedSACActor:
+def sac_actor(actor: Any, base: type[nn.Module] = SACActor) -> ExportedSACActor:
     """Translate an actor such as SAC's, with the methods of the class `base`."""
     exported_network.require_methods(actor, base, SAC_ACTOR)
-    fields = with_head(actor, _actor_numbers, "box", has_statistics=has_statistics)
+    fields = with_head(actor, _actor_numbers, "box")
     return checked(ExportedSACActor(*fields, _exploration(actor)), actor, 2, fields[-1].size)
 
 
@@ -89,33 +89,26 @@ def critic_of(critic: ContinuousCritic) -> ExportedCritic:
     return checked(ExportedCritic(*critic_fields(critic)), critic, critic.n_critics, 2)
 
 
-def with_head(
-    network: BaseModel,
-    compute: Callable[..., object],
-    kind: str,
-    *further: int,
-    has_statistics: bool = False,
-) -> Fields:
+def with_head(network: BaseModel, compute: Callable[..., object], kind: str, *further: int) -> Fields:
     """Return the fields of an exported network whose actions must be "discrete" or of a "box".
 
     Args:
-      network, compute, further, has_statistics: as in `export_view`.
+      network, compute, further: as in `export_view`.
       kind: of the head.
     """
     head = exported_network.export_head(network.action_space)
     if head.kind != kind:
         raise NotCompilable(f"A {type(network).__name__} needs a {kind} action space, got {network.action_space}.")
-    return *exported_network.export_view(network, compute, *further, has_statistics=has_statistics), head
+    return *exported_network.export_view(network, compute, *further), head
 
 
-def critic_fields(critic: Any, has_statistics: bool = False) -> tuple[*Fields, int, bool]:
+def critic_fields(critic: Any) -> tuple[*Fields, int, bool]:
     """Return the fields of an ExportedCritic."""
     if [*critic.q_networks] != [getattr(critic, f"qf{index}", None) for index in range(critic.n_critics)]:
         raise NotCompilable(
             f"The {critic.n_critics} q_networks of the critic must be its attributes qf0, qf1 and so on."
         )
-    size = get_action_dim(critic.action_space)
-    fields = with_head(critic, _critic_values, "box", size, has_statistics=has_statistics)
+    fields = with_head(critic, _critic_values, "box", get_action_dim(critic.action_space))
     return *fields, critic.n_critics, critic.share_features_extractor
 
 
