@@ -187,14 +187,16 @@ def keeps_changing(policy: nn.Module) -> bool:
 
 
 class ModuleView(nn.Module):
-    """Module with the parts and attributes of another module, whose forward is a function of these and the inputs."""
+    """Module with the parts and numbers of another module, whose forward is a function of these and the inputs."""
 
     compute: Callable[..., object]
 
     def __init__(self, module: nn.Module, compute: Callable[..., object]) -> None:
         super().__init__()
+        numbers = {name: value for name, value in vars(module).items() if value is None or isinstance(value, int)}
+        vars(self).update(numbers, compute=compute)
         # Not as a submodule, so that submodules and parameters keep the names that they have in the module.
-        vars(self).update(vars(module), compute=compute)
+        self._modules, self._parameters, self._buffers = module._modules, module._parameters, module._buffers
 
     def forward(self, *inputs: Encoded) -> object:
         """Return the results of the function."""
