@@ -33,9 +33,6 @@ class Deterministic:
 
     action: jax.Array
 
-    def sample(self, noise: object) -> jax.Array:
-        return self.action
-
     def mode(self) -> jax.Array:
         return self.action
 

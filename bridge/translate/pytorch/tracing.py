@@ -160,11 +160,7 @@ def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Paramete
 
 
 class Interpreter(fx.Interpreter):
-    """Interpreter that runs a recorded graph in PyTorch, also of a module without parts, such as nn.Linear."""
-
-    def call_module(self, target: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        """Run a submodule, or the module itself if that is all there is."""
-        return self.module.get_submodule(target)(*args, **kwargs)
+    """Interpreter that runs a recorded graph in PyTorch."""
 
     def results(self, *args: Any) -> Any:
         """Run the graph, as `run` does, but without its progress bar, for whose lock other threads wait.

@@ -52,12 +52,6 @@ class Partly(nn.Module):
         return y * weight + y.detach()
 
 
-def test_a_module_without_parts_is_translated():
-    linear, rows = nn.Linear(3, 4), np.ones((2, 3), np.float32)
-    ours = export_module(linear, torch.zeros(2, 3))(read_parameters(linear.parameters()), rows)
-    np.testing.assert_allclose(ours, linear(torch.as_tensor(rows)).detach().numpy(), rtol=1e-6, atol=1e-6)
-
-
 def test_gradients_end_where_those_of_torch_do():
     module, x = Partly(), torch.linspace(-1, 1, 12).reshape(2, 6)
     exported = export_module(module, x)
