@@ -98,7 +98,5 @@ def _without_empty(settings: tuple[object, ...]) -> tuple[object, ...]:
 
 def _copy(container: Any) -> Any:
     """Return an equal copy of a container; of the view of a class, a dict."""
-    for kind in CONTAINERS[1:]:
-        if isinstance(container, kind):
-            return kind(container)
-    return dict(container)
+    kind: Any = next((kind for kind in CONTAINERS if isinstance(container, kind)), dict)
+    return kind(container)

@@ -196,12 +196,3 @@ def test_tells_whether_training_mode_is_different(cls, active):
 def test_refuses_with_a_reason(build, message):
     with pytest.raises(NotCompilable, match=message):
         export_policy(build())
-
-
-def test_refuses_hooks_of_all_modules():
-    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    try:
-        with pytest.raises(NotCompilable, match="Forward hooks are registered for all"):
-            export_policy(make())
-    finally:
-        handle.remove()

@@ -43,9 +43,13 @@ class Parameters(torch.nn.Module):
         cls, settings = OPTIMIZERS[kind]
         self.optimizer = cls(self.parameters(), lr=LEARNING_RATE, **settings)
 
-    def step(self, gradient):
-        give_gradient(self, gradient)
-        self.optimizer.step()
+    def steps(self, gradients):
+        parameters = list(self.parameters())
+        ends = np.cumsum([parameter.numel() for parameter in parameters])
+        for gradient in gradients:
+            for parameter, part in zip(parameters, np.split(gradient, ends[:-1])):
+                parameter.grad = torch.tensor(part.reshape(parameter.shape))
+            self.optimizer.step()
 
 
 def learner(optimizer):
@@ -63,12 +67,6 @@ def write(optimizer, vector, state):
 
 def write_optimizer(optimizer, state):
     write(optimizer, read_parameters(optimizer.param_groups[0]["params"]), state)
-
-
-def give_gradient(module, gradient):
-    parameters = list(module.parameters())
-    for parameter, part in zip(parameters, np.split(gradient, np.cumsum([p.numel() for p in parameters])[:-1])):
-        parameter.grad = torch.tensor(part.reshape(parameter.shape))
 
 
 def gradients(num, size=SIZE, dtype="float32"):
@@ -95,8 +93,7 @@ def steps(module, gradients):
 def test_takes_the_steps_of_torch_in_float64(kind, x64):
     module = Parameters(kind, "float64")
     ours, state = steps(module, gradients(10, dtype="float64"))
-    for gradient in gradients(10, dtype="float64"):
-        module.step(gradient)
+    module.steps(gradients(10, dtype="float64"))
     assert ours.dtype == "float64"
     np.testing.assert_allclose(ours, read_parameters(module.parameters()), rtol=1e-12, atol=1e-12)
     for got, expected in zip(jax.tree.leaves(state), jax.tree.leaves(read_optimizer(module.optimizer))):
@@ -107,16 +104,11 @@ def test_takes_the_steps_of_torch_in_float64(kind, x64):
 @every_optimizer
 def test_goes_on_from_the_moments_of_torch_and_torch_from_ours(kind):
     ours, theirs = Parameters(kind), Parameters(kind)
-    for gradient in gradients(3):
-        ours.step(gradient)
-        theirs.step(gradient)
-    vector, state = steps(ours, gradients(5))
-    write(ours.optimizer, vector, state)
-    for gradient in gradients(5):
-        theirs.step(gradient)
-    for gradient in gradients(5):
-        ours.step(gradient)
-        theirs.step(gradient)
+    ours.steps(gradients(3))
+    write(ours.optimizer, *steps(ours, gradients(5)))
+    ours.steps(gradients(5))
+    for num in (3, 5, 5):
+        theirs.steps(gradients(num))
     np.testing.assert_allclose(
         read_parameters(ours.parameters()), read_parameters(theirs.parameters()), rtol=1e-6, atol=1e-6
     )
@@ -133,9 +125,8 @@ def same(a, b):
 @every_optimizer
 def test_written_entries_are_those_that_torch_made(kind, steps_before):
     ours, theirs = Parameters(kind), Parameters(kind)
-    for module, num in ((ours, steps_before), (theirs, 3)):
-        for gradient in gradients(num):
-            module.step(gradient)
+    ours.steps(gradients(steps_before))
+    theirs.steps(gradients(3))
     write_optimizer(ours.optimizer, read_optimizer(theirs.optimizer))
     got, expected = ours.optimizer.state_dict()["state"], theirs.optimizer.state_dict()["state"]
     assert got.keys() == expected.keys()
@@ -152,7 +143,7 @@ def test_state_has_one_type_before_and_after_steps(kind):
     optimizer = export_optimizer(module.optimizer)
     settings = optimizer.settings(module.optimizer)
     stepped = jax.eval_shape(lambda *args: step(optimizer, *args), settings, vector, state, vector)[1]
-    module.step(gradients(1)[0])
+    module.steps(gradients(1))
     for other in (stepped, read_optimizer(module.optimizer)):
         assert jax.tree.structure(other) == jax.tree.structure(state)
         for now, before in zip(jax.tree.leaves(other), jax.tree.leaves(state)):
@@ -171,8 +162,7 @@ def test_numbers_change_between_steps_as_in_torch_and_compile_nothing():
         module.optimizer.param_groups[0]["lr"] = LEARNING_RATE
     got, _ = steps(ours, gradients(5))
     assert step._cache_size() == compiled
-    for gradient in gradients(5):
-        theirs.step(gradient)
+    theirs.steps(gradients(5))
     np.testing.assert_allclose(got, read_parameters(theirs.parameters()), rtol=1e-6, atol=1e-6)
 
 
@@ -183,13 +173,11 @@ def test_parts_that_are_switched_on_between_steps_work_as_in_torch(kind, changes
     ours, theirs = Parameters(kind), Parameters(kind)
     before = export_optimizer(ours.optimizer)
     for module in (ours, theirs):
-        for gradient in gradients(3):
-            module.step(gradient)
+        module.steps(gradients(3))
         module.optimizer.param_groups[0].update(changes)
     assert export_optimizer(ours.optimizer) != before
     got, _ = steps(ours, gradients(5))
-    for gradient in gradients(5):
-        theirs.step(gradient)
+    theirs.steps(gradients(5))
     np.testing.assert_allclose(got, read_parameters(theirs.parameters()), rtol=1e-6, atol=1e-6)
 
 

@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
 import bridge
+from bridge.errors import NotCompilable
 from bridge.translate.policies import exported_network
 from bridge.translate.policies.exported_network import MOST_COMPUTATIONS, keeps_changing
 from bridge.translate.policies.on_policy import export_policy
@@ -144,11 +145,14 @@ def test_what_is_undone_was_no_change():
     assert snapshot.is_current()
 
 
-def test_hooks_of_all_modules_are_noticed():
-    snapshot = Snapshot(make())
+def test_hooks_of_all_modules_are_noticed_and_refused():
+    policy = make()
+    snapshot = Snapshot(policy)
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
         assert not snapshot.is_current()
+        with pytest.raises(NotCompilable, match="Forward hooks are registered for all"):
+            export_policy(policy)
     finally:
         handle.remove()
     assert snapshot.is_current()
