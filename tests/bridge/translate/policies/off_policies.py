@@ -13,7 +13,6 @@ from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
 from bridge.translate.policies.off_policy import own_parameters
-from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.translate.policies import networks
 from tests.bridge.translate.policies.networks import (
     BATCH,
@@ -122,11 +121,8 @@ def critics(policy, observation, actions):
 
 
 def gradient(network, loss):
-    parameters = own_parameters(network)
-    parts = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
-    return torch.as_tensor(
-        read_parameters(torch.zeros_like(p) if part is None else part for p, part in zip(parameters, parts))
-    )
+    parts = torch.autograd.grad(loss, own_parameters(network), retain_graph=True, materialize_grads=True)
+    return torch.cat([part.flatten() for part in parts])
 
 
 def numbers(results):
