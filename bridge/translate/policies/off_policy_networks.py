@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from bridge.translate.policies.exported_network import Exploration, ExportedNetwork
-from bridge.translate.pytorch.modules import Params, aligned
+from bridge.translate.pytorch.modules import Parameters, Params, aligned
 from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.actor_critic import ActionHead
@@ -24,7 +24,7 @@ from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, polyak_update
 EXTRACTOR = "features_extractor."
 
 # Parameters of several networks, end to end, by the names of the networks.
-Vectors = Mapping[str, Any]
+Vectors = Mapping[str, Parameters]
 
 
 @struct
@@ -193,17 +193,17 @@ class ExportedActorCritic(OffPolicyPolicy):
     critic: ExportedCritic
     head: ActionHead
 
-    def critic_params(self, params: Vectors) -> Any:
+    def critic_params(self, params: Vectors) -> Parameters:
         return self._critic_params(params["actor"], params["critic"])
 
-    def _critic_params(self, actor: Any, critic: Any) -> Any:
+    def _critic_params(self, actor: Parameters, critic: Parameters) -> Parameters:
         """Return all parameters of a critic, from the vectors of its actor and of itself."""
         if not self.critic.shares:
             return critic
         start, end = self._extractor(actor)
         return _joined(actor[start:end], critic)
 
-    def _extractor(self, actor: Any) -> tuple[int, int]:
+    def _extractor(self, actor: Parameters) -> tuple[int, int]:
         """Return the start of the extractor in the actor's vector or parts, and the start of what follows it.
 
         PyTorch names its parameters one after the other.
@@ -231,7 +231,7 @@ class ExportedSACPolicy(ExportedActorCritic):
 class ExportedTD3Policy(ExportedActorCritic):
     """TD3Policy without its weights. The targets share an extractor if the actor and the critic share one."""
 
-    def critic_target_params(self, targets: Vectors) -> Any:
+    def critic_target_params(self, targets: Vectors) -> Parameters:
         return self._critic_params(targets["actor_target"], targets["critic_target"])
 
     def polyak(self, targets: Vectors, params: Vectors, tau: float | jax.Array) -> dict[str, jax.Array]:
@@ -248,10 +248,11 @@ class ExportedTD3Policy(ExportedActorCritic):
 ExportedOffPolicy = ExportedDQNPolicy | ExportedQRDQNPolicy | ExportedSACPolicy | ExportedTD3Policy
 
 
-def _joined(*pieces: Any) -> Any:
+def _joined(*pieces: Any) -> Parameters:
     """Return vectors, or tuples of their parts, end to end."""
-    is_split = isinstance(pieces[0], tuple)
-    return tuple(itertools.chain.from_iterable(pieces)) if is_split else jnp.concatenate(pieces)
+    if isinstance(pieces[0], tuple):
+        return tuple(itertools.chain.from_iterable(pieces))
+    return jnp.concatenate(pieces)
 
 
 def _options(batches: BatchStatistics | None) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def critic_fields(critic: Any) -> tuple[*Fields, int, bool]:
     return *fields, critic.n_critics, critic.share_features_extractor
 
 
-def _exploration(actor: Any) -> Exploration | None:
+def _exploration(actor: SACActor) -> Exploration | None:
     kind: type = StateDependentNoiseDistribution if actor.use_sde else SquashedDiagGaussianDistribution
     found = type(actor.action_dist)
     if found is not kind:
@@ -155,7 +155,7 @@ def _actor_numbers(actor: Any, x: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
     return actor.mu(latent), torch.clamp(actor.log_std(latent), LOG_STD_MIN, LOG_STD_MAX)
 
 
-def _critic_values(critic: Any, x: Encoded, action: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _critic_values(critic: ContinuousCritic, x: Encoded, action: torch.Tensor) -> tuple[torch.Tensor, ...]:
     with torch.set_grad_enabled(not critic.share_features_extractor):
         features = critic.features_extractor(x)
     inputs = torch.cat([features, action], dim=1)

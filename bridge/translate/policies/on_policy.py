@@ -96,13 +96,15 @@ def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
     require_methods(policy, _base(policy), PREDICTION)
 
 
-def _features(policy: Any, x: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
+def _features(policy: ActorCriticPolicy, x: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the features of the actor and of the critic."""
     pi_features = policy.pi_features_extractor(x)
     return pi_features, pi_features if policy.share_features_extractor else policy.vf_features_extractor(x)
 
 
-def _layers_behind(policy: Any, of_actor: torch.Tensor, of_critic: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _layers_behind(
+    policy: ActorCriticPolicy, of_actor: torch.Tensor, of_critic: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
     """Compute the outputs of an ExportedPolicy's module from the features, or from the outputs of LSTMs."""
     latent_pi = policy.mlp_extractor.policy_net(of_actor)
     latent_vf = policy.mlp_extractor.value_net(of_critic)
