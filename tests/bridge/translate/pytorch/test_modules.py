@@ -61,17 +61,6 @@ def test_gradients_end_where_those_of_torch_do():
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_takes_several_inputs_and_dicts():
-    class Sum(nn.Module):
-        def forward(self, x, parts):
-            return x + parts["a"] - parts["b"], parts["b"]
-
-    exported = export_module(Sum(), torch.zeros(1, 2), {"a": torch.zeros(1, 2), "b": torch.zeros(1, 2)})
-    first, second = exported({}, np.ones((3, 2)), {"a": np.full((3, 2), 5.0), "b": np.full((3, 2), 2.0)})
-    np.testing.assert_array_equal(first, np.full((3, 2), 4))
-    np.testing.assert_array_equal(second, np.full((3, 2), 2))
-
-
 class Held(nn.Module):
     """Holds its parts in lists, as bound methods and in closures too."""
 

@@ -255,17 +255,6 @@ def test_a_library_forward_with_other_methods_is_refused():
         assert message in Purity(modules=module.modules()).reason
 
 
-def test_what_the_forward_does_not_read_is_no_reason():
-    class Plain(Net):
-        def forward(self, x):
-            return self.linear(x)
-
-        def report(self):
-            print(time.time() - self.clock(), imported)
-
-    Snapshot(extractor(Plain)).require_pure()
-
-
 def test_a_training_with_such_a_forward_remembers_what_sb3s_does():
     class Remembering(Extractor):
         def __init__(self, space):
