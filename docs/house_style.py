@@ -27,7 +27,7 @@ from griffe import (
 
 DECORATORS = ("jaxenvs.environment.struct", "jaxenvs.environment.environment")
 STATIC = "jaxenvs.environment.static"
-CONSTRUCTOR = "bridge.algorithms.common.compiled_algorithm.constructor_like"
+COMPILED = "bridge.algorithms.common.compiled_algorithm.compiled"
 OURS, SB3 = ("bridge", "jaxenvs"), ("stable_baselines3", "sb3_contrib")
 PUBLIC = ("jaxenvs", "jaxenvs.learn", "jaxenvs.wrappers", "jaxenvs.third_party", "bridge")
 SHARED_ARGUMENTS = {
@@ -61,10 +61,8 @@ class HouseStyle(Extension):
         public = set(public_paths(pkg.modules_collection))
         for cls in classes(pkg):
             cls.extra["house_style"]["bases"] = public_bases(cls, public)
-            if isinstance(init := cls.members.get("__init__"), Function):
-                for decorator in init.decorators:
-                    if decorator.callable_path == CONSTRUCTOR:
-                        expand(init, decorator.value.arguments[0].canonical_path)
+            if not cls.is_alias and any(each.callable_path == COMPILED for each in cls.decorators):
+                expand(cls.members["__init__"], path(cls.bases[-1]))
 
     def on_class_members(self, *, cls: Class, **kwargs: Any) -> None:
         if cls.docstring is not None:

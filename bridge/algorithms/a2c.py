@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import stable_baselines3
-from stable_baselines3.common.policies import BasePolicy
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import A2CArguments, Env, Policy
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
-from bridge.engine.user_code.overrides import compiled
 from bridge.stock.pytorch_simba import SimbaActorCriticPolicy
 from jaxenvs import learn
 
@@ -23,12 +21,8 @@ class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
     (`n_steps=5`), so an update costs little. PPO usually needs fewer environment steps.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        **stable_baselines3.A2C.policy_aliases,
-        "SimbaPolicy": SimbaActorCriticPolicy,
-    }
+    policy_aliases = stable_baselines3.A2C.policy_aliases | {"SimbaPolicy": SimbaActorCriticPolicy}
 
-    @constructor_like(stable_baselines3.A2C)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[A2CArguments]
     ) -> None:

@@ -6,11 +6,10 @@ from typing import Any, ClassVar, Unpack
 
 import sb3_contrib
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import CrossQArguments, Env, Policy
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.sac import entropy_settings
-from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 
@@ -24,7 +23,6 @@ class CrossQ(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ):
 
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = True
 
-    @constructor_like(sb3_contrib.CrossQ)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[CrossQArguments]
     ) -> None:

@@ -6,10 +6,9 @@ from typing import Any, Unpack
 
 import stable_baselines3
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import DQNArguments, Env, Policy
 from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
-from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 
@@ -21,7 +20,6 @@ class DQN(EpsilonGreedyAlgorithm, stable_baselines3.DQN):
     epsilon-greedily. QRDQN is its distributional variant.
     """
 
-    @constructor_like(stable_baselines3.DQN)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[DQNArguments]
     ) -> None:

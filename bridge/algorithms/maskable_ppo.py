@@ -10,10 +10,9 @@ from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import Env, MaskablePPOArguments, Policy
 from bridge.algorithms.ppo import CompiledPPO
-from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 
@@ -81,7 +80,6 @@ class MaskablePPO(CompiledMaskablePPO, sb3_contrib.MaskablePPO):
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     _algorithm: ClassVar[type[learn.PPO]] = learn.MaskablePPO
 
-    @constructor_like(sb3_contrib.MaskablePPO)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[MaskablePPOArguments]
     ) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
 
-import sb3_contrib
-
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import Env, Policy, RecurrentPPOArguments
 from bridge.algorithms.maskable_ppo import CompiledMaskablePPO
-from bridge.engine.user_code.overrides import compiled
 from bridge.stock import pytorch_maskable_recurrent_ppo as stock
 from jaxenvs import learn
 
@@ -29,7 +26,6 @@ class MaskableRecurrentPPO(CompiledMaskablePPO, stock.MaskableRecurrentPPO):  # 
     )
     _algorithm: ClassVar[type[learn.PPO]] = learn.MaskableRecurrentPPO
 
-    @constructor_like(sb3_contrib.RecurrentPPO)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[RecurrentPPOArguments]
     ) -> None:

@@ -7,12 +7,10 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import stable_baselines3
-from stable_baselines3.common.policies import BasePolicy
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import Env, Policy, PPOArguments
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
-from bridge.engine.user_code.overrides import compiled
 from bridge.stock.pytorch_simba import SimbaActorCriticPolicy
 from jaxenvs import learn
 
@@ -72,12 +70,8 @@ class PPO(CompiledPPO, stable_baselines3.PPO):
     learns from many environments in parallel, and is less sensitive to its settings than the off-policy algorithms.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        **stable_baselines3.PPO.policy_aliases,
-        "SimbaPolicy": SimbaActorCriticPolicy,
-    }
+    policy_aliases = stable_baselines3.PPO.policy_aliases | {"SimbaPolicy": SimbaActorCriticPolicy}
 
-    @constructor_like(stable_baselines3.PPO)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[PPOArguments]
     ) -> None:

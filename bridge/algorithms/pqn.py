@@ -6,10 +6,9 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import Env, Policy, PQNArguments
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
-from bridge.engine.user_code.overrides import compiled
 from bridge.stock import pytorch_pqn as stock
 from jaxenvs import learn
 from jaxenvs.learn import OnPolicySettings
@@ -24,7 +23,6 @@ class PQN(CompiledOnPolicyAlgorithm, stock.PQN):
     Stable-Baselines3 has no such algorithm.
     """
 
-    @constructor_like(stock.PQN)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[PQNArguments]
     ) -> None:

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Unpack
 import sb3_contrib
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import Env, Policy, RecurrentPPOArguments
 from bridge.algorithms.ppo import CompiledPPO
-from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 
@@ -25,7 +24,6 @@ class RecurrentPPO(CompiledPPO, sb3_contrib.RecurrentPPO):
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
     _algorithm: ClassVar[type[learn.PPO]] = learn.RecurrentPPO
 
-    @constructor_like(sb3_contrib.RecurrentPPO)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[RecurrentPPOArguments]
     ) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import stable_baselines3
-from stable_baselines3.common.policies import BasePolicy
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import Env, Policy, SACArguments
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
-from bridge.engine.user_code.overrides import compiled
 from bridge.stock.pytorch_simba import SimbaSACPolicy
 from jaxenvs import learn
 
@@ -23,12 +21,8 @@ class SAC(CompiledOffPolicyAlgorithm, stable_baselines3.SAC):
     replay buffer, its policy explores by itself, and `ent_coef="auto"` tunes how much.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        **stable_baselines3.SAC.policy_aliases,
-        "SimbaPolicy": SimbaSACPolicy,
-    }
+    policy_aliases = stable_baselines3.SAC.policy_aliases | {"SimbaPolicy": SimbaSACPolicy}
 
-    @constructor_like(stable_baselines3.SAC)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[SACArguments]
     ) -> None:

@@ -27,9 +27,9 @@ class AlgorithmSpec:
     Attributes:
       name: the name of its class, in `bridge` and in PyTorch.
       command: its name in `jaxenvs train`.
-      module: the module that has its class.
       settings: the class of jaxenvs.learn with its update.
       library: the package that the class needs. sb3-contrib is imported when the class is first used.
+      file: the name of its file in this folder; if empty, `command`.
       stock: the module that has the class in PyTorch; None: `library`.
       actions: the only kind of action space that it supports, "Box" or "Discrete". None: it supports all kinds.
       policy_kind: what the names of its policies have before "Policy", such as "Lstm" in MlpLstmPolicy.
@@ -37,12 +37,17 @@ class AlgorithmSpec:
 
     name: str
     command: str
-    module: str
     settings: type[learn.Settings]
     library: str = SB3
     actions: str | None = None
     policy_kind: str = ""
+    file: str = ""
     stock: str | None = None
+
+    @property
+    def module(self) -> str:
+        """The module that has its class."""
+        return f"bridge.algorithms.{self.file or self.command}"
 
     @property
     def is_off_policy(self) -> bool:
@@ -77,36 +82,26 @@ class AlgorithmSpec:
 
 
 _ROWS = (
-    AlgorithmSpec("A2C", "a2c", "bridge.algorithms.a2c", learn.A2C),
-    AlgorithmSpec("PPO", "ppo", "bridge.algorithms.ppo", learn.PPO),
-    AlgorithmSpec("MaskablePPO", "maskable_ppo", "bridge.algorithms.maskable_ppo", learn.MaskablePPO, CONTRIB),
-    AlgorithmSpec(
-        "RecurrentPPO",
-        "recurrent_ppo",
-        "bridge.algorithms.recurrent_ppo",
-        learn.RecurrentPPO,
-        CONTRIB,
-        policy_kind="Lstm",
-    ),
+    AlgorithmSpec("A2C", "a2c", learn.A2C),
+    AlgorithmSpec("PPO", "ppo", learn.PPO),
+    AlgorithmSpec("MaskablePPO", "maskable_ppo", learn.MaskablePPO, CONTRIB),
+    AlgorithmSpec("RecurrentPPO", "recurrent_ppo", learn.RecurrentPPO, CONTRIB, policy_kind="Lstm"),
     AlgorithmSpec(
         "MaskableRecurrentPPO",
         "maskable_recurrent_ppo",
-        "bridge.algorithms.maskable_recurrent_ppo",
         learn.MaskableRecurrentPPO,
         CONTRIB,
         policy_kind="Lstm",
         stock="bridge.stock.pytorch_maskable_recurrent_ppo",
     ),
-    AlgorithmSpec(
-        "PQN", "pqn", "bridge.algorithms.pqn", learn.PQN, SB3, actions="Discrete", stock="bridge.stock.pytorch_pqn"
-    ),
-    AlgorithmSpec("CrossQ", "crossq", "bridge.algorithms.crossq", learn.CrossQ, CONTRIB, "Box"),
-    AlgorithmSpec("DDPG", "ddpg", "bridge.algorithms.td3", learn.DDPG, SB3, "Box"),
-    AlgorithmSpec("DQN", "dqn", "bridge.algorithms.dqn", learn.DQN, SB3, "Discrete"),
-    AlgorithmSpec("QRDQN", "qrdqn", "bridge.algorithms.qrdqn", learn.QRDQN, CONTRIB, "Discrete"),
-    AlgorithmSpec("SAC", "sac", "bridge.algorithms.sac", learn.SAC, SB3, "Box"),
-    AlgorithmSpec("TD3", "td3", "bridge.algorithms.td3", learn.TD3, SB3, "Box"),
-    AlgorithmSpec("TQC", "tqc", "bridge.algorithms.tqc", learn.TQC, CONTRIB, "Box"),
+    AlgorithmSpec("PQN", "pqn", learn.PQN, actions="Discrete", stock="bridge.stock.pytorch_pqn"),
+    AlgorithmSpec("CrossQ", "crossq", learn.CrossQ, CONTRIB, "Box"),
+    AlgorithmSpec("DDPG", "ddpg", learn.DDPG, SB3, "Box", file="td3"),
+    AlgorithmSpec("DQN", "dqn", learn.DQN, SB3, "Discrete"),
+    AlgorithmSpec("QRDQN", "qrdqn", learn.QRDQN, CONTRIB, "Discrete"),
+    AlgorithmSpec("SAC", "sac", learn.SAC, SB3, "Box"),
+    AlgorithmSpec("TD3", "td3", learn.TD3, SB3, "Box"),
+    AlgorithmSpec("TQC", "tqc", learn.TQC, CONTRIB, "Box"),
 )
 # The rows by the names of the classes, and by the names in the command.
 SPECS = {spec.name: spec for spec in _ROWS}

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar, Unpack
 
 import stable_baselines3
-from stable_baselines3.common.policies import BasePolicy
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import DDPGArguments, Env, Policy, TD3Arguments
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
-from bridge.engine.user_code.overrides import compiled
 from bridge.stock.pytorch_simba import SimbaTD3Policy
 from jaxenvs import learn
 
@@ -25,12 +23,8 @@ class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
 
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = True
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        **stable_baselines3.TD3.policy_aliases,
-        "SimbaPolicy": SimbaTD3Policy,
-    }
+    policy_aliases = stable_baselines3.TD3.policy_aliases | {"SimbaPolicy": SimbaTD3Policy}
 
-    @constructor_like(stable_baselines3.TD3)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[TD3Arguments]
     ) -> None:
@@ -54,7 +48,6 @@ class DDPG(TD3, stable_baselines3.DDPG):
     updates and without target noise. TD3 is more stable.
     """
 
-    @constructor_like(stable_baselines3.DDPG)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[DDPGArguments]
     ) -> None:

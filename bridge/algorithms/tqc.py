@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import sb3_contrib
-from stable_baselines3.common.policies import BasePolicy
 
-from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import Env, Policy, TQCArguments
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.sac import entropy_settings
-from bridge.engine.user_code.overrides import compiled
 from bridge.stock.pytorch_simba_tqc import SimbaTQCPolicy
 from jaxenvs import learn
 
@@ -24,12 +22,8 @@ class TQC(CompiledOffPolicyAlgorithm, sb3_contrib.TQC):
     the largest are dropped from the targets. An update takes longer than SAC's.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        **sb3_contrib.TQC.policy_aliases,
-        "SimbaPolicy": SimbaTQCPolicy,
-    }
+    policy_aliases = sb3_contrib.TQC.policy_aliases | {"SimbaPolicy": SimbaTQCPolicy}
 
-    @constructor_like(sb3_contrib.TQC)
     def __init__(
         self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[TQCArguments]
     ) -> None:

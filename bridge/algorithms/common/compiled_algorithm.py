@@ -8,7 +8,6 @@ import io
 import os
 import time
 import warnings
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -30,7 +29,7 @@ from bridge.engine.choices import is_slower_compiled, require_engine
 from bridge.engine.plan import Plan
 from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import Session
-from bridge.engine.user_code.overrides import inner_environments
+from bridge.engine.user_code.overrides import inner_environments, register
 from bridge.environment_ids import is_jax_id
 from bridge.factory import make_vec_env
 from bridge.host_env.serial_vec_env import SerialVecEnv
@@ -42,7 +41,7 @@ from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.files import replacing
 
 SavePath = str | Path | io.BufferedIOBase
-F = TypeVar("F", bound=Callable[..., None])
+Class = TypeVar("Class", bound=type)
 
 # Attributes of a model that belong to this process only. They are neither saved nor pickled.
 NOT_SAVED = (
@@ -342,17 +341,17 @@ class CompiledAlgorithm(BaseAlgorithm):
         self.logger.record("time/compile_s", round(seconds, 2), exclude="tensorboard")
 
 
-def constructor_like(sb3: type[BaseAlgorithm]) -> Callable[[F], F]:
-    """Give a constructor the signature of an SB3 algorithm's at run time, plus its own keyword-only arguments."""
+def compiled(cls: Class) -> Class:
+    """Register a class with its present methods, and show SB3's arguments in its constructor. A class decorator.
 
-    def decorate(init: F) -> F:
-        parameters = [*inspect.signature(sb3.__init__).parameters.values()]
-        keywords = [each for each in inspect.signature(init).parameters.values() if each.kind is each.KEYWORD_ONLY]
-        vars(init)["__signature__"] = inspect.Signature([*parameters, *keywords])
-        init.__doc__ = CompiledAlgorithm.__init__.__doc__
-        return init
-
-    return decorate
+    At run time, the constructor's signature is that of the SB3 class, which is the last base, plus `engine`.
+    """
+    init: Any = vars(cls)["__init__"]
+    arguments = inspect.signature(cls.__bases__[-1].__init__).parameters.values()
+    init.__signature__ = inspect.Signature([*arguments, inspect.signature(init).parameters["engine"]])
+    init.__doc__ = CompiledAlgorithm.__init__.__doc__
+    register(cls)
+    return cls
 
 
 def as_vec_env(env: Any) -> Any:

@@ -6,7 +6,7 @@ What is known is listed. Everything else is user code, which may read anything a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from stable_baselines3.common import utils
@@ -33,8 +33,6 @@ from bridge.translate.user_modules.purity import Purity
 from bridge.translate.user_modules.reads import SCHEDULES
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers.wrapped_env import is_compiled
-
-Class = TypeVar("Class", bound=type)
 
 # bridge's algorithms themselves. A subclass of one may do anything.
 _ALGORITHMS: set[type] = set()
@@ -76,13 +74,12 @@ ReadSchedules = dict[int, tuple[object, Purity]]
 MOST_SCHEDULES = 8
 
 
-def compiled(cls: Class) -> Class:
-    """Register one of bridge's classes with its present methods. A class decorator."""
+def register(cls: type) -> None:
+    """Register one of bridge's classes with its present methods."""
     _ALGORITHMS.add(cls)
     remember(cls)
     # Including what was imported for it: modules of bridge and sb3-contrib are imported late.
     remember_packages("stable_baselines3", "sb3_contrib", "bridge")
-    return cls
 
 
 def is_ours(cls: type) -> bool:
