@@ -26,6 +26,7 @@ from jaxenvs.compilation.default_device import cached_by_device, on
 from jaxenvs.learn.learner_state import POLICY
 from jaxenvs.learn.networks.distributions import Categorical
 from jaxenvs.learn.optimization import ADAM, apply_gradients
+from jaxenvs.spaces import leaf_bounds
 
 
 @with_own_settings
@@ -165,15 +166,6 @@ def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[...,
     )
 
 
-def _bounds(space: Any) -> tuple[Any, Any]:
-    """Return the least and the greatest action."""
-    if isinstance(space, spaces.Box):
-        return space.low, space.high
-    if isinstance(space, spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    return 0, space.nvec - 1 if isinstance(space, spaces.MultiDiscrete) else 1
-
-
 def _rows(model: Any, data: Any) -> tuple[Any, np.ndarray]:
     """Return observations as the policy takes them, and actions as its distribution has them, with one leading axis."""
     space, policy = model.action_space, model.policy
@@ -196,7 +188,7 @@ def _rows(model: Any, data: Any) -> tuple[Any, np.ndarray]:
             f"actions must have the shape (n, {', '.join(map(str, space.shape or ()))}), and observations n rows, got "
             f"{actions.shape} and {sorted(lengths)} rows."
         )
-    low, high = _bounds(space)
+    low, high = leaf_bounds(space)
     if not ((actions >= low) & (actions <= high)).all():
         raise ValueError(f"actions must lie in {space}, got numbers from {actions.min()} to {actions.max()}.")
     if (normalize := model.get_vec_normalize_env()) is not None:

@@ -21,6 +21,7 @@ from sb3_contrib.common.recurrent.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import obs_as_tensor
@@ -99,34 +100,32 @@ class MaskedStates(NamedTuple):
     action_masks: torch.Tensor
 
 
-def _with_masks(buffer: Any, samples: Any, batch_inds: np.ndarray) -> Any:
-    """Return samples of a recurrent buffer with the masks of their steps."""
-    masks = buffer.pad(buffer.action_masks[batch_inds]).reshape(-1, buffer.mask_dims)
-    return samples._replace(lstm_states=MaskedStates(samples.lstm_states.pi, samples.lstm_states.vf, masks))
+class _WithMasks(RolloutBuffer):
+    """Mixin for a recurrent buffer of sb3-contrib's: its samples also have the masks of the legal actions."""
+
+    action_masks: np.ndarray
+    mask_dims: int
+    pad: Any
+
+    def get(self, batch_size: int | None = None) -> Generator[Any, None, None]:
+        if self.full and not self.generator_ready:
+            self.action_masks = self.swap_and_flatten(self.action_masks)
+        yield from super().get(batch_size)
+
+    def _get_samples(self, batch_inds: np.ndarray, *args: Any, **kwargs: Any) -> Any:
+        samples: Any = super()._get_samples(batch_inds, *args, **kwargs)
+        masks = self.pad(self.action_masks[batch_inds]).reshape(-1, self.mask_dims)
+        return samples._replace(lstm_states=MaskedStates(samples.lstm_states.pi, samples.lstm_states.vf, masks))
 
 
-class MaskableRecurrentRolloutBuffer(RecurrentRolloutBuffer, MaskableRolloutBuffer):  # type: ignore[misc]
+class MaskableRecurrentRolloutBuffer(_WithMasks, RecurrentRolloutBuffer, MaskableRolloutBuffer):  # type: ignore[misc]
     """RecurrentRolloutBuffer that also has the masks of the legal actions."""
 
-    def get(self, batch_size: int | None = None) -> Generator[Any, None, None]:
-        if self.full and not self.generator_ready:
-            self.action_masks = self.swap_and_flatten(self.action_masks)
-        yield from super().get(batch_size)
 
-    def _get_samples(self, batch_inds: np.ndarray, *args: Any, **kwargs: Any) -> Any:
-        return _with_masks(self, super()._get_samples(batch_inds, *args, **kwargs), batch_inds)
-
-
-class MaskableRecurrentDictRolloutBuffer(RecurrentDictRolloutBuffer, MaskableDictRolloutBuffer):  # type: ignore[misc]
+class MaskableRecurrentDictRolloutBuffer(  # type: ignore[misc]
+    _WithMasks, RecurrentDictRolloutBuffer, MaskableDictRolloutBuffer
+):
     """RecurrentDictRolloutBuffer that also has the masks of the legal actions."""
-
-    def get(self, batch_size: int | None = None) -> Generator[Any, None, None]:
-        if self.full and not self.generator_ready:
-            self.action_masks = self.swap_and_flatten(self.action_masks)
-        yield from super().get(batch_size)
-
-    def _get_samples(self, batch_inds: np.ndarray, *args: Any, **kwargs: Any) -> Any:
-        return _with_masks(self, super()._get_samples(batch_inds, *args, **kwargs), batch_inds)
 
 
 class MaskableRecurrentPPO(sb3_contrib.RecurrentPPO):

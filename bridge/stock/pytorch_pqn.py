@@ -200,6 +200,9 @@ class PQN(OnPolicyAlgorithm):
         device: torch.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
+        self.batch_size, self.n_epochs = batch_size, n_epochs
+        self.exploration_fraction = exploration_fraction
+        self.exploration_initial_eps, self.exploration_final_eps = exploration_initial_eps, exploration_final_eps
         super().__init__(
             policy,
             env,
@@ -221,13 +224,8 @@ class PQN(OnPolicyAlgorithm):
             seed=seed,
             device=device,
             supported_action_spaces=(spaces.Discrete,),
-            _init_setup_model=False,
+            _init_setup_model=_init_setup_model,
         )
-        self.batch_size, self.n_epochs = batch_size, n_epochs
-        self.exploration_fraction = exploration_fraction
-        self.exploration_initial_eps, self.exploration_final_eps = exploration_initial_eps, exploration_final_eps
-        if _init_setup_model:
-            self._setup_model()
 
     def _setup_model(self) -> None:
         super()._setup_model()

@@ -347,7 +347,8 @@ def compiled(cls: Class) -> Class:
     At run time, the constructor's signature is that of the SB3 class, which is the last base, plus `engine`.
     """
     init: Any = vars(cls)["__init__"]
-    arguments = inspect.signature(cls.__bases__[-1].__init__).parameters.values()
+    sb3s: Any = cls.__bases__[-1]
+    arguments = inspect.signature(sb3s.__init__).parameters.values()
     init.__signature__ = inspect.Signature([*arguments, inspect.signature(init).parameters["engine"]])
     init.__doc__ = CompiledAlgorithm.__init__.__doc__
     register(cls)
