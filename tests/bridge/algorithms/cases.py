@@ -13,6 +13,7 @@ from stable_baselines3.common.noise import OrnsteinUhlenbeckActionNoise
 import bridge
 from bridge import JaxVecEnv
 from bridge.algorithms.specs import SPECS
+from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs import TimeLimit
 from tests.bridge import small_models
 from tests.environments import Counter
@@ -103,6 +104,11 @@ def make(name="DQN", env=None, package=bridge, policy="MlpPolicy", **settings):
     env = make_env(name) if env is None else env
     # SB3 writes into policy_kwargs.
     return getattr(package, name)(policy, env, **copy.deepcopy({**shared, **OWN[name], **noise, **settings}))
+
+
+def weights(model):
+    """All weights of the policy in one vector."""
+    return read_parameters(model.policy.parameters())
 
 
 def state_of(model, with_store=True):

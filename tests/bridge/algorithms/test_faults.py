@@ -13,13 +13,9 @@ import torch
 
 import bridge
 from bridge import JaxVecEnv
-from bridge.translate.pytorch.modules import read_parameters
+from tests.bridge.algorithms.cases import weights
 from tests.bridge.small_models import ROLLOUT, SB3, Noop, OnRolloutEnd, Recorder, make, make_env
 from tests.environments import Counter
-
-
-def weights(model):
-    return read_parameters(model.policy.parameters())
 
 
 class OnTrainingStart(Noop):

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 import bridge
 from bridge.translate.policies.off_policy import flatten_networks
 from bridge.translate.pytorch.vectors import Vector, flatten, is_alone
-from tests.bridge.algorithms.user_code.own_code_models import HostCounter, make, make_on_policy
+from tests.bridge.algorithms.user_code.own_code_models import HostCounter, make
 from tests.bridge.engine.test_stepping import VECTOR, Sampled
 from tests.bridge.small_models import Noop
 
@@ -26,7 +26,7 @@ NAMES = ["PPO", "A2C", "DQN", "SAC", "TD3"]
 
 def model_of(name, where="Gymnasium", package=bridge, **settings):
     cls = getattr(package, name)
-    return make_on_policy(cls, where, **settings) if name in ("PPO", "A2C") else make(cls, where, **settings)
+    return make(cls, where, **settings)
 
 
 def tensors(model):

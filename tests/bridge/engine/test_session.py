@@ -21,7 +21,6 @@ from tests.bridge.algorithms.user_code.own_code_models import (
     HostCounter,
     environments,
     make,
-    make_on_policy,
     vector,
     zero,
 )
@@ -63,7 +62,7 @@ def test_weights_that_are_written_as_later_rollouts_start_are_those_that_act_and
         callback.seen.append(vector(callback.model.policy.value_net).abs().max().item())
 
     callback = AtRollouts(start, end)
-    make_on_policy(getattr(bridge, name), where, learning_rate=1e-2).learn(64, callback)
+    make(getattr(bridge, name), where, learning_rate=1e-2).learn(64, callback)
     assert callback.seen[0] > 0
     assert callback.seen[1:] == [0.0, 0.0, 0.0]
 
@@ -92,7 +91,7 @@ def test_values_of_steps_before_a_callback_writes_weights_are_those_that_acted(w
             zero(callback.model.policy.value_net)
 
     callback = AtRollouts(step=step)
-    model = make_on_policy(bridge.PPO, where)
+    model = make(bridge.PPO, where)
     model.learn(16, callback)
     np.testing.assert_allclose(model.rollout_buffer.values.ravel(), callback.seen, rtol=1e-5)
     assert callback.seen[8] != 0 == callback.seen[9]
@@ -107,7 +106,7 @@ def test_moments_that_are_written_as_later_rollouts_start_are_those_that_learn(w
         optimizer.state.clear()
 
     callback = AtRollouts(start)
-    make_on_policy(bridge.PPO, where, batch_size=8).learn(48, callback)
+    make(bridge.PPO, where, batch_size=8).learn(48, callback)
     assert callback.seen == [set(), {2}, {2}]
 
 
@@ -170,7 +169,7 @@ def test_a_gradient_step_on_a_part_of_a_network_leaves_the_update_to_sb3(name, w
         model = make(bridge.SAC, where).learn(20, AtStep([14], step))
         assert counts(model) == {14, 15}
     else:
-        model = make_on_policy(bridge.PPO, where).learn(48, AtRollouts(end=lambda callback: step(callback.model)))
+        model = make(bridge.PPO, where).learn(48, AtRollouts(end=lambda callback: step(callback.model)))
         assert counts(model) == {3, 6}
     assert not model.plan.updates
     assert "same number of optimizer steps" in str(model.plan)
@@ -213,7 +212,7 @@ def test_what_an_environment_writes_into_its_model_is_learnt_from(library):
                 self.model.policy.action_net.bias.fill_(float(self.number))
 
     env = Setting("discrete")
-    model = make_on_policy(library.PPO, env=env, learning_rate=1e-4)
+    model = make(library.PPO, env=env, learning_rate=1e-4)
     env.model = model
     model.learn(48)
     assert env.number == 10
@@ -251,7 +250,7 @@ def test_the_values_at_the_end_of_a_rollout_are_those_of_the_last_observations(n
         callback.seen.append(torch.equal(callback.locals["values"], values))
 
     callback = AtRollouts(end=end)
-    make_on_policy(getattr(bridge, name), where).learn(32, callback)
+    make(getattr(bridge, name), where).learn(32, callback)
     assert callback.seen == [True, True]
 
 
@@ -263,7 +262,7 @@ def test_original_rewards_and_observations_are_those_of_each_step(library):
 
     callback = AtRollouts(step=step)
     env = VecNormalize(environments("JAX", "discrete"))
-    model = make_on_policy(library.PPO, env=env)
+    model = make(library.PPO, env=env)
     model.learn(32, callback)
     observations, rewards = np.array(callback.seen).T
     np.testing.assert_array_equal(observations[:4], [1, 2, 3, 4])
@@ -274,7 +273,7 @@ def test_original_rewards_and_observations_are_those_of_each_step(library):
 @pytest.mark.thorough
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_copy_of_a_model_whose_vec_normalize_has_no_environments_can_be_trained_by_hand(library):
-    model = make_on_policy(library.PPO, env=VecNormalize(environments("JAX", "discrete"))).learn(16)
+    model = make(library.PPO, env=VecNormalize(environments("JAX", "discrete"))).learn(16)
     model.policy.predict(model.observation_space.sample())  # which leaves no graph that PyTorch refuses to copy
     copied = copy.deepcopy(model)
     copied.train()

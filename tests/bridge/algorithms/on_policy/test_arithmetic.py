@@ -10,7 +10,7 @@ from stable_baselines3.common.logger import configure
 import bridge
 from bridge.engine.learner import transformations
 from bridge.engine.rollout_buffer import read_rollout
-from bridge.translate.pytorch.modules import read_parameters
+from tests.bridge.algorithms.cases import weights
 from tests.environments import Counter
 from tests.stock import STOCK
 
@@ -141,7 +141,7 @@ def moments(model):
 
 def assert_same(stock, ours, tolerance):
     """Parameters, moments and logged values, relative to the largest of their kind."""
-    for read in (lambda model: {"parameters": read_parameters(model.policy.parameters())}, moments):
+    for read in (lambda model: {"parameters": weights(model)}, moments):
         for name, a in read(stock).items():
             np.testing.assert_allclose(read(ours)[name], a, rtol=tolerance, atol=tolerance * np.abs(a).max())
     expected, got = (dict(model.logger.name_to_value) for model in (stock, ours))
@@ -165,13 +165,11 @@ ONE_STEP_CASES = ("PPO", "discrete"), ("PPO", "box, state-dependent"), ("Maskabl
 def test_one_step_of_ppo(algorithm, case, same_order):
     stock, ours = make_pair(algorithm, case, **ONE_STEP, **CASES[algorithm, case])
     same_order(1)
-    before = read_parameters(stock.policy.parameters())
+    before = weights(stock)
     train_both(stock, ours)
     assert_same(stock, ours, 1e-5)
-    moved = read_parameters(stock.policy.parameters()) - before
-    np.testing.assert_allclose(
-        read_parameters(ours.policy.parameters()) - before, moved, atol=2e-3 * np.abs(moved).max()
-    )
+    moved = weights(stock) - before
+    np.testing.assert_allclose(weights(ours) - before, moved, atol=2e-3 * np.abs(moved).max())
 
 
 # Distributions and optimisers by themselves: tests/bridge/translate.

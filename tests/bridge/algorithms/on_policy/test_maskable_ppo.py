@@ -12,8 +12,8 @@ from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 import bridge
-from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs import environment
+from tests.bridge.algorithms.cases import weights
 from tests.bridge.small_models import SETTINGS
 from tests.masked_environments import ACTIONS, GymnasiumLocks, Locks, LocksOnHost, LocksWithMethod, is_legal
 
@@ -151,7 +151,7 @@ def test_maskable_eval_callback_leaves_programs_whole():
     assert evaluation.n_calls == 6 * N_STEPS
     assert evaluation.last_mean_reward > 0
     whole = make(jax_env(), engine="xla").learn(6 * ROLLOUT)
-    np.testing.assert_array_equal(*(read_parameters(each.policy.parameters()) for each in (model, whole)))
+    np.testing.assert_array_equal(*(weights(each) for each in (model, whole)))
 
 
 def test_what_tells_masks_can_be_asked_of_a_jax_vec_env():

@@ -17,7 +17,7 @@ from bridge import JaxVecEnv, make_vec_env
 from bridge.engine import learner
 from bridge.engine.on_policy import compiled_training
 from bridge.engine.update import compiled_update
-from bridge.translate.pytorch.modules import read_parameters
+from tests.bridge.algorithms.cases import weights
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, Recorder, make, make_env
 from tests.environments import Counter
 
@@ -81,9 +81,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(algorithm, wrap, tmp_path):
     resumed = bridge.load_checkpoint(algorithm, tmp_path / "checkpoint.zip", wrap(make_env(seed=77)))
     assert resumed.num_timesteps == 3 * ROLLOUT
     resumed.learn(6 * ROLLOUT - resumed.num_timesteps, reset_num_timesteps=False)
-    np.testing.assert_array_equal(
-        read_parameters(resumed.policy.parameters()), read_parameters(whole.policy.parameters())
-    )
+    np.testing.assert_array_equal(weights(resumed), weights(whole))
     if wrap is VecNormalize:
         np.testing.assert_array_equal(resumed.env.obs_rms.mean, whole.env.obs_rms.mean)
     else:
@@ -105,9 +103,7 @@ def test_a_program_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
             model.learn(ROLLOUT, reset_num_timesteps=False)
     assert model.num_timesteps == ROLLOUT
     model.learn(2 * ROLLOUT, reset_num_timesteps=False)
-    np.testing.assert_array_equal(
-        read_parameters(model.policy.parameters()), read_parameters(whole.policy.parameters())
-    )
+    np.testing.assert_array_equal(weights(model), weights(whole))
 
 
 @pytest.mark.parametrize("wrap", BARE_OR_NORMALIZED)
@@ -128,9 +124,7 @@ def test_ctrl_c_while_results_are_left_waits_until_their_steps_are_shown(wrap, m
     if wrap is not VecNormalize:  # whose update comes after the rollout, as in SB3
         model.learn(2 * ROLLOUT, reset_num_timesteps=False)
         assert model._n_updates == whole._n_updates
-        np.testing.assert_array_equal(
-            read_parameters(model.policy.parameters()), read_parameters(whole.policy.parameters())
-        )
+        np.testing.assert_array_equal(weights(model), weights(whole))
 
 
 def test_a_loaded_model_draws_on_or_anew_from_a_seed(tmp_path):
@@ -189,9 +183,7 @@ def test_large_updates_have_a_program_of_their_own_that_computes_the_same(monkey
     large.learn(ROLLOUT)
     exported = tuple(large.plan.learner.exported.items())
     assert compiled_update(large.plan.network, exported, False, mesh=None)._cache_size() == 1
-    np.testing.assert_allclose(
-        read_parameters(large.policy.parameters()), read_parameters(small.policy.parameters()), rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(weights(large), weights(small), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.thorough
@@ -222,7 +214,7 @@ def test_every_kind_of_observation_trains_compiled(observation_kind, algorithm):
     model = algorithm("MlpPolicy", env, n_steps=8, policy_kwargs={"net_arch": [8]}, engine="xla", seed=0)
     model.learn(64)
     assert model._n_updates > 0
-    assert np.isfinite(read_parameters(model.policy.parameters())).all()
+    assert np.isfinite(weights(model)).all()
 
 
 @pytest.mark.thorough

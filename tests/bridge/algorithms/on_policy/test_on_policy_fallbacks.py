@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from bridge.errors import NotCompilable
-from bridge.translate.pytorch.modules import read_parameters
+from tests.bridge.algorithms.cases import weights
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, make, make_env
 from tests.environments import Counter
 
@@ -41,14 +41,14 @@ def test_auto_falls_back_and_says_once_to_what_and_why_and_xla_raises(what, capl
     make_model, collects, updates, why = FALLBACKS[what]
     with caplog.at_level(logging.WARNING, logger="jaxenvs.sb3"):
         model = make_model()
-        before = read_parameters(model.policy.parameters())
+        before = weights(model)
         model.learn(2 * ROLLOUT)
         model.learn(ROLLOUT)
     [record] = caplog.records
     assert f"collecting: {collects}\nupdating: {updates}\nnot compiled: " in record.getMessage()
     assert record.getMessage() == str(model.plan)
     assert why in record.getMessage()
-    assert not np.array_equal(read_parameters(model.policy.parameters()), before)
+    assert not np.array_equal(weights(model), before)
     with pytest.raises(NotCompilable, match=why):
         make_model(engine="xla").learn(ROLLOUT)
 

@@ -8,8 +8,8 @@ import torch
 from stable_baselines3.common.logger import configure
 
 import bridge
-from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
+from tests.bridge.algorithms.cases import weights
 from tests.bridge.algorithms.on_policy import test_arithmetic
 from tests.environments import Counter
 
@@ -87,13 +87,11 @@ def same_cut(monkeypatch):
 def test_one_step(case, same_cut):
     stock, ours = make_pair(case, batch_size=SIZE, n_epochs=1)
     same_cut(1)
-    before = read_parameters(stock.policy.parameters())
+    before = weights(stock)
     test_arithmetic.train_both(stock, ours)
     test_arithmetic.assert_same(stock, ours, 1e-5)
-    moved = read_parameters(stock.policy.parameters()) - before
-    np.testing.assert_allclose(
-        read_parameters(ours.policy.parameters()) - before, moved, atol=5e-3 * np.abs(moved).max()
-    )
+    moved = weights(stock) - before
+    np.testing.assert_allclose(weights(ours) - before, moved, atol=5e-3 * np.abs(moved).max())
 
 
 @pytest.mark.thorough
@@ -114,6 +112,6 @@ def test_an_update_takes_a_rollout_that_sb3_contrib_has_flattened(same_cut):
     for model in models:
         model.train()
         same_cut(1)
-    one, other = (read_parameters(model.policy.parameters()) for model in models)
+    one, other = (weights(model) for model in models)
     np.testing.assert_array_equal(one, other)
     assert torch.is_tensor(models[0]._last_lstm_states.pi[0])

@@ -13,7 +13,6 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 import bridge
 from bridge import make_vec_env
-from bridge.translate.pytorch.modules import read_parameters
 from tests.environments import Counter
 
 N_ENVS, N_STEPS = 4, 16
@@ -41,10 +40,6 @@ def host_env():
 
 def make(env, package=bridge, critic="own", policy="MlpLstmPolicy", **settings):
     return package.RecurrentPPO(policy, env, policy_kwargs=SMALL | CRITICS[critic], **{**SETTINGS, **settings})
-
-
-def weights(model):
-    return read_parameters(model.policy.parameters())
 
 
 # --- Collecting -----------------------------------------------------------------------------------------------------

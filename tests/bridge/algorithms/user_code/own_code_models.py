@@ -7,17 +7,20 @@ import numpy as np
 import stable_baselines3
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 import bridge
 from bridge import JaxVecEnv
 from jaxenvs import TimeLimit
+from tests.bridge.small_models import Noop
 from tests.environments import Counter
 
 LIBRARIES = [stable_baselines3, bridge]
 WHERE = ["JAX", "Gymnasium"]
 SETTINGS = {"seed": 0, "device": "cpu", "policy_kwargs": {"net_arch": [8]}}
 OFF_POLICY = {**SETTINGS, "learning_starts": 6, "buffer_size": 200, "batch_size": 8}
+A2C = {**SETTINGS, "n_steps": 16}
+PPO = {**A2C, "batch_size": 16, "n_epochs": 1}
 
 
 class HostCounter(gymnasium.Env):
@@ -41,23 +44,18 @@ def environments(where, kind="box"):
     return JaxVecEnv(TimeLimit(Counter(5, "box", kind), 7), 1, seed=0) if where == "JAX" else HostCounter(kind)
 
 
-def make(cls, where="Gymnasium", **settings):
-    kind = "discrete" if issubclass(cls, stable_baselines3.DQN) else "box"
-    return cls("MlpPolicy", environments(where, kind), **copy.deepcopy({**OFF_POLICY, **settings}))
-
-
-def make_on_policy(cls, where="JAX", env=None, **settings):
-    given = {**SETTINGS, "n_steps": 16, **settings}
-    if issubclass(cls, stable_baselines3.PPO):
-        given = {"batch_size": 16, "n_epochs": 1, **given}
-    return cls("MlpPolicy", environments(where, "discrete") if env is None else env, **copy.deepcopy(given))
+def make(cls, where="Gymnasium", env=None, **settings):
+    is_off_policy = issubclass(cls, OffPolicyAlgorithm)
+    kind = "box" if is_off_policy and not issubclass(cls, stable_baselines3.DQN) else "discrete"
+    shared = OFF_POLICY if is_off_policy else PPO if issubclass(cls, stable_baselines3.PPO) else A2C
+    return cls("MlpPolicy", environments(where, kind) if env is None else env, **copy.deepcopy({**shared, **settings}))
 
 
 def vector(module):
     return torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
 
 
-class AtStep(BaseCallback):
+class AtStep(Noop):
     """Calls a function with the model at some steps."""
 
     def __init__(self, steps, function):

@@ -13,15 +13,8 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 
 import bridge
-from tests.bridge.algorithms.user_code.own_code_models import (
-    LIBRARIES,
-    WHERE,
-    AtStep,
-    make,
-    make_on_policy,
-    vector,
-    zero,
-)
+from tests.bridge.algorithms.user_code.own_code_models import LIBRARIES, WHERE, AtStep, make, vector, zero
+from tests.bridge.small_models import Noop
 
 # --- Callbacks ------------------------------------------------------------------------------------------------------
 
@@ -55,15 +48,12 @@ def test_what_is_written_as_a_rollout_starts_trains_and_is_seen_in_its_first_ste
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("lib", LIBRARIES)
 def test_as_a_rollout_starts_the_update_before_it_has_taken_place(lib, where):
-    class Updates(BaseCallback):
+    class Updates(Noop):
         def _init_callback(self):
             self.seen = []
 
         def _on_rollout_start(self):
             self.seen.append(self.model._n_updates)
-
-        def _on_step(self):
-            return True
 
     callback = Updates()
     make(lib.SAC, where).learn(12, callback)
@@ -118,7 +108,7 @@ def test_rewards_that_a_callback_adds_to_are_stored(name, where):
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
 def test_rewards_that_a_callback_adds_to_are_learnt_from(name, where):
     settings = {"learning_rate": 0.0, "gamma": 0.5}
-    ours, stock = (make_on_policy(getattr(lib, name), where, **settings) for lib in (bridge, stable_baselines3))
+    ours, stock = (make(getattr(lib, name), where, **settings) for lib in (bridge, stable_baselines3))
     stock.policy.load_state_dict(ours.policy.state_dict())
     callbacks = Intrinsic(), Intrinsic()
     for model, callback in zip((ours, stock), callbacks):
@@ -165,8 +155,7 @@ def test_a_schedule_with_a_memory_is_asked_as_often_as_by_sb3(name, where):
     calls = []
     for lib in LIBRARIES:
         decay = Decay()
-        maker = make_on_policy if name == "PPO" else make
-        model = maker(getattr(lib, name), where, learning_rate=decay)
+        model = make(getattr(lib, name), where, learning_rate=decay)
         model.learn(48)
         if lib is bridge:
             assert "`self.calls`, sets an attribute" in str(model.plan)
@@ -181,9 +170,9 @@ def schedule_of(model):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["PPO", "DQN"])
 def test_a_schedule_that_reads_what_its_model_counts_is_not_asked_ahead(name):
-    where, weights = "JAX", []
+    weights = []
     for callback in (None, AtStep((), None)):
-        model = (make_on_policy if name == "PPO" else make)(getattr(bridge, name), where)
+        model = make(getattr(bridge, name), "JAX")
         model.lr_schedule = schedule_of(model)
         model.learn(48, callback)
         weights.append(vector(model.policy))
@@ -192,7 +181,7 @@ def test_a_schedule_that_reads_what_its_model_counts_is_not_asked_ahead(name):
 
 
 def test_a_schedule_that_refers_to_its_model_keeps_no_model_alive():
-    model = make_on_policy(bridge.PPO, WHERE[0])
+    model = make(bridge.PPO, "JAX")
     model.lr_schedule = schedule_of(model)
     assert "lr_schedule" in str(model.plan)
     there = weakref.ref(model)
@@ -237,7 +226,7 @@ class Rows(Logger):
 def test_a_logger_of_ones_own_gets_every_row(name, where):
     rows = []
     for lib in LIBRARIES:
-        model = (make_on_policy if name == "PPO" else make)(getattr(lib, name), where)
+        model = make(getattr(lib, name), where)
         model.set_logger(Rows())
         model.learn(64, log_interval=1)
         rows.append(model.logger.rows)

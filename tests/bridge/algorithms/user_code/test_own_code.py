@@ -23,7 +23,6 @@ from tests.bridge.algorithms.user_code.own_code_models import (
     HostCounter,
     environments,
     make,
-    make_on_policy,
     vector,
     zero,
 )
@@ -111,7 +110,7 @@ def test_a_rule_of_ones_own_for_the_learning_rate_counts(name, where):
             for group in optimizers.param_groups:
                 group["lr"] = 0.0
 
-    model = make_on_policy(Frozen, where)
+    model = make(Frozen, where)
     before = vector(model.policy)
     model.learn(64)
     assert torch.equal(vector(model.policy), before)
@@ -128,7 +127,7 @@ def test_a_hook_for_infos_hears_of_every_step(name, where, lib):
             self.calls += len(infos)
             super()._update_info_buffer(infos, dones)
 
-    model = (make_on_policy if name == "PPO" else make)(Counting, where)
+    model = make(Counting, where)
     model.learn(32)
     assert model.calls == 32
 
@@ -225,21 +224,21 @@ def test_methods_put_into_buffers_and_environments_are_called():
         setattr(model.replay_buffer, name, counting(name, getattr(model.replay_buffer, name)))
     model.learn(20)
     assert {name: calls.count(name) for name in ("add", "sample")} == {"add": 20, "sample": 4}
-    model = make_on_policy(bridge.PPO)
+    model = make(bridge.PPO, "JAX")
     for name in ("compute_returns_and_advantage", "get"):
         setattr(model.rollout_buffer, name, counting(name, getattr(model.rollout_buffer, name)))
     model.learn(32)
     assert (calls.count("compute_returns_and_advantage"), calls.count("get")) == (2, 2)
     env = environments("JAX", "discrete")
     env.step_wait = counting("step_wait", env.step_wait)
-    make_on_policy(bridge.PPO, env=env).learn(32)
+    make(bridge.PPO, env=env).learn(32)
     assert calls.count("step_wait") == 32
 
 
 @pytest.mark.thorough
 def test_environments_put_into_a_wrapper_are_stepped():
     env = VecMonitor(environments("JAX", "discrete"))
-    model = make_on_policy(bridge.PPO, env=env)
+    model = make(bridge.PPO, env=env)
     model.learn(16)
     env.venv = JaxVecEnv(TimeLimit(Counter(100, "box", "discrete"), 100), 1, seed=0)
     model.learn(32)
@@ -288,7 +287,7 @@ def test_training_goes_on_beyond_the_numbers_of_an_int32():
 
 @pytest.mark.thorough
 def test_fps_does_not_count_compilation(monkeypatch):
-    model = make_on_policy(bridge.PPO)
+    model = make(bridge.PPO, "JAX")
     model.learn(16)
     start = model.start_time
     compiled = iter([0.0, 30.0])
