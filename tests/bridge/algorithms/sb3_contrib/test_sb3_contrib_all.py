@@ -3,8 +3,6 @@
 What is one algorithm's alone: test_sb3_contrib_on_policy.py and test_sb3_contrib_off_policy.py.
 """
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -18,27 +16,10 @@ from torch import nn
 
 import bridge
 from bridge.algorithms.specs import SPECS
+from tests.bridge.algorithms.sb3_contrib.contrib_models import make
 from tests.stock import STOCK
 
-ON_POLICY = {"n_steps": 32, "batch_size": 32, "n_epochs": 1}
-OFF_POLICY = {"buffer_size": 100, "learning_starts": 10, "batch_size": 8, "train_freq": 4}
-NETWORKS = {
-    "MaskablePPO": {"net_arch": [8]},
-    "RecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8},
-    "MaskableRecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8},
-    "QRDQN": {"net_arch": [8], "n_quantiles": 10},
-    "TQC": {"net_arch": [8], "n_quantiles": 10},
-    "CrossQ": {"net_arch": [8]},
-}
 SEES_PICTURES = ["MaskablePPO", "RecurrentPPO", "MaskableRecurrentPPO", "QRDQN", "TQC"]
-
-
-def make(name, env, policy="Mlp", package=bridge, policy_kwargs=None, **settings):
-    # SB3 writes into policy_kwargs.
-    given = (OFF_POLICY if SPECS[name].is_off_policy else ON_POLICY) | {"seed": 0, "device": "cpu"} | settings
-    given["policy_kwargs"] = copy.deepcopy(NETWORKS[name] | (policy_kwargs or {}))
-    policy = f"{policy}{SPECS[name].policy_kind}Policy"
-    return getattr(package, name)(policy, env, **given)
 
 
 def env_of(name):

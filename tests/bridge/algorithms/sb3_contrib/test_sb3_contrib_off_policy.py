@@ -11,24 +11,12 @@ import numpy as np
 import pytest
 import sb3_contrib
 import torch
-from gymnasium import spaces
-from gymnasium.wrappers import TransformObservation
 from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-import bridge
+from tests.bridge.algorithms.sb3_contrib.contrib_models import in_dict, make
 
-SHARED = {"buffer_size": 500, "learning_starts": 20, "batch_size": 16, "train_freq": 4, "seed": 0, "device": "cpu"}
-NETWORKS = {
-    "QRDQN": {"net_arch": [16], "n_quantiles": 20},
-    "TQC": {"net_arch": [16], "n_quantiles": 20},
-    "CrossQ": {"net_arch": [16]},
-}
-
-
-def make(name, env, policy="MlpPolicy", **settings):
-    # SB3 writes into policy_kwargs.
-    return getattr(bridge, name)(policy, env, **copy.deepcopy({**SHARED, "policy_kwargs": NETWORKS[name], **settings}))
+NAMES = ["QRDQN", "TQC", "CrossQ"]
 
 
 def env_of(name):
@@ -37,7 +25,7 @@ def env_of(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_weights_can_be_set_in_part_and_what_does_not_fit_is_refused(name, tmp_path):
     model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
     before = copy.deepcopy(model.get_parameters())
@@ -63,7 +51,7 @@ def test_weights_can_be_set_in_part_and_what_does_not_fit_is_refused(name, tmp_p
 
 
 @pytest.mark.thorough(but=["QRDQN"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_policies_and_what_acts_can_be_saved_by_themselves(name, tmp_path):
     model = make(name, env_of(name)).learn(60)
     acts = model.quantile_net if name == "QRDQN" else model.actor
@@ -76,7 +64,7 @@ def test_policies_and_what_acts_can_be_saved_by_themselves(name, tmp_path):
 
 
 @pytest.mark.thorough(but=["QRDQN"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_other_environments_can_be_set_between_trainings(name):
     model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
     for env in (DummyVecEnv([lambda: env_of(name)]), env_of(name)):
@@ -86,17 +74,12 @@ def test_other_environments_can_be_set_between_trainings(name):
         assert model._n_updates == before + 10
 
 
-def in_dict(env):
-    space = spaces.Dict({"obs": env.observation_space})
-    return TransformObservation(env, lambda observation: {"obs": observation}, space)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["QRDQN", "TQC"])
 def test_a_dict_of_one_vector_trains_as_the_vector(name):
     env_id = "CartPole-v1" if name == "QRDQN" else "Pendulum-v1"
     plain, packed = gymnasium.make(env_id), in_dict(gymnasium.make(env_id))
-    one, other = make(name, plain).learn(100), make(name, packed, "MultiInputPolicy").learn(100)
+    one, other = make(name, plain).learn(100), make(name, packed, "MultiInput").learn(100)
     assert one._n_updates == other._n_updates == 20
     for ours, theirs in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

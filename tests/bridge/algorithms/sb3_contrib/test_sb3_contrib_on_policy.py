@@ -2,15 +2,12 @@
 and arguments. What test_maskable_ppo.py and test_recurrent_ppo.py show already is not here.
 """
 
-import copy
-
 import gymnasium
 import numpy as np
 import pytest
 import sb3_contrib
 import torch
 from gymnasium import spaces
-from gymnasium.wrappers import TransformObservation
 from sb3_contrib.common import envs
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_with_masks
@@ -22,16 +19,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
+from tests.bridge.algorithms.sb3_contrib.contrib_models import in_dict, make
 from tests.masked_environments import Locks
-
-SHARED = {"n_steps": 32, "batch_size": 32, "n_epochs": 2, "seed": 0, "device": "cpu"}
-NETWORKS = {"MaskablePPO": {"net_arch": [16]}, "RecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8}}
-
-
-def make(name, env, policy="MlpPolicy", **settings):
-    # SB3 writes into policy_kwargs.
-    return getattr(bridge, name)(policy, env, **copy.deepcopy({**SHARED, "policy_kwargs": NETWORKS[name], **settings}))
-
 
 # --- Masks ----------------------------------------------------------------------------------------------------------
 
@@ -85,11 +74,6 @@ def test_callbacks_of_evaluations_with_masks_act_and_stop_the_training(tmp_path)
     bridge.MaskablePPO.load(tmp_path / "best_model")
 
 
-def in_dict(env):
-    space = spaces.Dict({"obs": env.observation_space})
-    return TransformObservation(env, lambda observation: {"obs": observation}, space)
-
-
 # --- Memories -------------------------------------------------------------------------------------------------------
 
 
@@ -107,11 +91,11 @@ MEMORIES = {
 @pytest.mark.parametrize("see", ["numbers", "pictures", "a dict"])
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_all_memories_go_with_all_observations(memory, see):
-    env, policy, kwargs = gymnasium.make("CartPole-v1"), "MlpLstmPolicy", MEMORIES[memory]
+    env, policy, kwargs = gymnasium.make("CartPole-v1"), "Mlp", MEMORIES[memory]
     if see == "a dict":
-        env, policy = in_dict(env), "MultiInputLstmPolicy"
+        env, policy = in_dict(env), "MultiInput"
     if see == "pictures":
-        env, policy = FakeImageEnv(screen_height=40, screen_width=40, n_channels=3), "CnnLstmPolicy"
+        env, policy = FakeImageEnv(screen_height=40, screen_width=40, n_channels=3), "Cnn"
         kwargs = kwargs | {"features_extractor_kwargs": {"features_dim": 32}}
     model = make("RecurrentPPO", env, policy, policy_kwargs=kwargs).learn(64)
     assert model._n_updates == 4
@@ -140,7 +124,7 @@ BEFORE_2_8 = tuple(map(int, sb3_contrib.__version__.split(".")[:2])) < (2, 8)
 @pytest.mark.thorough
 @pytest.mark.skipif(BEFORE_2_8, reason="predict of sb3-contrib itself clipped them before they were matrices")
 def test_memories_choose_actions_that_are_matrices():
-    model = make("RecurrentPPO", Pairs(), "MlpLstmPolicy").learn(64)
+    model = make("RecurrentPPO", Pairs()).learn(64)
     assert model.plan.updates
     evaluate_policy(model, model.get_env(), 2, warn=False)
     with torch.no_grad():
@@ -152,6 +136,6 @@ def test_memories_choose_actions_that_are_matrices():
 
 @pytest.mark.thorough
 def test_memories_explore_by_noise_that_depends_on_the_state():
-    model = make("RecurrentPPO", "Pendulum-v1", "MlpLstmPolicy", use_sde=True, sde_sample_freq=4, clip_range_vf=0.1)
+    model = make("RecurrentPPO", "Pendulum-v1", use_sde=True, sde_sample_freq=4, clip_range_vf=0.1)
     assert model.learn(200)._n_updates == 14
     assert model.plan.updates

@@ -1,0 +1,34 @@
+"""Small models of sb3-contrib's algorithms, for its tests."""
+
+import copy
+
+from gymnasium import spaces
+from gymnasium.wrappers import TransformObservation
+
+import bridge
+from bridge.algorithms.specs import SPECS
+
+SHARED = {"seed": 0, "device": "cpu"}
+ON_POLICY = SHARED | {"n_steps": 32, "batch_size": 32, "n_epochs": 2}
+OFF_POLICY = SHARED | {"buffer_size": 500, "learning_starts": 20, "batch_size": 16, "train_freq": 4}
+NETWORKS = {
+    "MaskablePPO": {"net_arch": [8]},
+    "RecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8},
+    "MaskableRecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8},
+    "QRDQN": {"net_arch": [8], "n_quantiles": 10},
+    "TQC": {"net_arch": [8], "n_quantiles": 10},
+    "CrossQ": {"net_arch": [8]},
+}
+
+
+def make(name, env, policy="Mlp", package=bridge, policy_kwargs=None, **settings):
+    spec = SPECS[name]
+    given = (OFF_POLICY if spec.is_off_policy else ON_POLICY) | settings
+    # SB3 writes into policy_kwargs.
+    given["policy_kwargs"] = copy.deepcopy(NETWORKS[name] | (policy_kwargs or {}))
+    return getattr(package, name)(f"{policy}{spec.policy_kind}Policy", env, **given)
+
+
+def in_dict(env):
+    space = spaces.Dict({"obs": env.observation_space})
+    return TransformObservation(env, lambda observation: {"obs": observation}, space)
