@@ -9,6 +9,7 @@ import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.noise import OrnsteinUhlenbeckActionNoise
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 import bridge
 from bridge import JaxVecEnv
@@ -17,7 +18,7 @@ from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs import TimeLimit
 from tests.bridge import small_models
 from tests.environments import Counter
-from tests.masked_environments import Locks
+from tests.masked_environments import GymnasiumLocks, Locks
 
 N_ENVS = 2
 SETTINGS = {"buffer_size": 200, "batch_size": 8, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
@@ -93,6 +94,11 @@ def make_env(name="DQN", n_envs=N_ENVS, length=5, limit=7, kind="box", seed=0):
         env = Locks() if SPECS[name].settings.MASKS else TimeLimit(Counter(9, "box", "box"), limit)
         return JaxVecEnv(env, small_models.N_ENVS, seed)
     return JaxVecEnv(TimeLimit(Counter(length, kind, KINDS[name]), limit), n_envs, seed)
+
+
+def host_env(name):
+    one = GymnasiumLocks if name.startswith("Maskable") else lambda: Walk(KINDS.get(name, "box"))
+    return DummyVecEnv([one] * 4)
 
 
 def make(name="DQN", env=None, package=bridge, policy="MlpPolicy", **settings):

@@ -14,14 +14,12 @@ from stable_baselines3.common.callbacks import (
     StopTrainingOnMaxEpisodes,
     StopTrainingOnRewardThreshold,
 )
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 import bridge
 from bridge import load_checkpoint, save_checkpoint
 from bridge.algorithms.specs import SPECS
-from tests.bridge.algorithms.cases import KINDS, STEPS, Walk, assert_equal, make, make_env, state_of
+from tests.bridge.algorithms.cases import STEPS, assert_equal, host_env, make, make_env, state_of
 from tests.bridge.small_models import Recorder, with_picklable_schedules
-from tests.masked_environments import GymnasiumLocks
 from tests.stock import STOCK
 
 SCHEDULES = {"learning_rate": lambda left: 1e-3 * left, "clip_range": lambda left: 0.3 * left}
@@ -111,11 +109,6 @@ def test_many_seeds_are_one_program(name):
 
 
 # --- Callbacks ------------------------------------------------------------------------------------------------------
-
-
-def host_env(name):
-    one = GymnasiumLocks if name.startswith("Maskable") else lambda: Walk(KINDS.get(name, "box"))
-    return DummyVecEnv([one] * 4)
 
 
 ENVIRONMENTS = {"JAX": make_env, "host": host_env}

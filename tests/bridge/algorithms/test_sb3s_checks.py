@@ -3,7 +3,6 @@
 import gymnasium
 import numpy as np
 import pytest
-import sb3_contrib
 import stable_baselines3
 import torch
 from stable_baselines3.common.callbacks import EvalCallback
@@ -13,24 +12,8 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper, VecNormalize
 
 import bridge
-from tests.bridge.algorithms.cases import Walk
-
-SETTINGS = {
-    "PPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},
-    "A2C": {"n_steps": 8},
-    "RecurrentPPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},
-    **{name: {"learning_starts": 12, "buffer_size": 50, "batch_size": 4} for name in ("DQN", "SAC", "TD3", "QRDQN")},
-}
-
-
-def make(name, library, env=None, **settings):
-    if env is None:
-        env = Walk("discrete" if name in ("DQN", "QRDQN") else "box")
-    policy = "MlpLstmPolicy" if name == "RecurrentPPO" else "MlpPolicy"
-    cls = getattr(library, name, None) or getattr(sb3_contrib, name)
-    small = {"lstm_hidden_size": 4} if name == "RecurrentPPO" else {}
-    settings = {"policy_kwargs": {"net_arch": [4], **small}, "seed": 0, "device": "cpu", **settings}
-    return cls(policy, env, **SETTINGS[name], **settings)
+from tests.bridge.algorithms.cases import STEPS, Walk, host_env, make
+from tests.stock import STOCK
 
 
 @pytest.mark.parametrize("env", [Walk, lambda: bridge.make_vec_env("Pendulum-v1")], ids=["Gymnasium", "JAX"])
@@ -104,13 +87,13 @@ class Kept(KVWriter):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["PPO", "A2C", "RecurrentPPO", "DQN", "SAC", "TD3", "QRDQN"])
 def test_what_is_logged_has_sb3s_types_and_the_first_log_knows_what_was_compiled(name):
     types = []
-    for library in (stable_baselines3, bridge):
-        model, kept = make(name, library), Kept()
+    for library in (STOCK, bridge):
+        model, kept = make(name, host_env(name), library), Kept()
         model.set_logger(Logger(None, [kept]))
-        model.learn(48, log_interval=1)
+        model.learn(STEPS[name], log_interval=1)
         if library is bridge:
             assert model.plan.actor is not None
             assert kept.rows[0]["time/compile_s"] >= 0
@@ -121,9 +104,9 @@ def test_what_is_logged_has_sb3s_types_and_the_first_log_knows_what_was_compiled
 
 
 def test_without_compiled_functions_the_log_is_sb3s():
-    model, kept = make("A2C", bridge, engine="torch"), Kept()
+    model, kept = make("A2C", engine="torch"), Kept()
     model.set_logger(Logger(None, [kept]))
-    model.learn(16, log_interval=1)
+    model.learn(STEPS["A2C"], log_interval=1)
     assert "time/compile_s" not in kept.rows[0]
 
 
@@ -133,7 +116,7 @@ def test_the_state_of_rmsprop_has_its_keys_in_pytorchs_order(settings):
     orders = []
     for library in (stable_baselines3, bridge):
         own = {"optimizer_class": torch.optim.RMSprop, "optimizer_kwargs": settings, "net_arch": [4]}
-        model = make("A2C", library, gymnasium.make("Pendulum-v1"), use_rms_prop=False, policy_kwargs=own).learn(8)
+        model = make("A2C", gymnasium.make("Pendulum-v1"), library, use_rms_prop=False, policy_kwargs=own).learn(8)
         orders.append([list(state) for state in model.policy.optimizer.state.values()])
     assert orders[0] == orders[1]
 

@@ -52,23 +52,27 @@ def make_pair(algorithm, case, **settings):
     optimizer = settings.pop("optimizer", None)
     if optimizer is not None:
         settings["policy_kwargs"] = settings["policy_kwargs"] | {"optimizer_class": optimizer}
-    pair = []
-    for package in (STOCK, bridge):
-        env = bridge.JaxVecEnv(Counter(action_kind=case.partition(",")[0]), N_ENVS)
-        model = getattr(package, algorithm)("MlpPolicy", env, **settings)
-        model.set_logger(configure(None, []))
-        pair.append(model)
-    stock, ours = pair
+    env = bridge.JaxVecEnv(Counter(action_kind=case.partition(",")[0]), N_ENVS)
+    return alike(*(getattr(package, algorithm)("MlpPolicy", env, **settings) for package in (STOCK, bridge)), fill)
+
+
+def alike(stock, ours, fill):
+    """Give both models the same weights and moments, and the rollout that `fill` makes."""
     ours.set_parameters(stock.get_parameters())
-    if jax.config.jax_enable_x64:
-        stock.policy.double()
-        ours.policy.double()
+    for model in (stock, ours):
+        model.set_logger(configure(None, []))
+        if jax.config.jax_enable_x64:
+            model.policy.double()
     fill(stock)
-    masks = ("action_masks",) if algorithm == "MaskablePPO" else ()
-    for name in ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns", *masks):
-        setattr(ours.rollout_buffer, name, getattr(stock.rollout_buffer, name).copy())
-    ours.rollout_buffer.full = True
+    copy_rollout(stock, ours)
     return stock, ours
+
+
+def copy_rollout(stock, ours):
+    for name, value in vars(stock.rollout_buffer).items():
+        if isinstance(value, np.ndarray):
+            setattr(ours.rollout_buffer, name, value.copy())
+    ours.rollout_buffer.full = True
 
 
 def fill(model):
@@ -222,8 +226,7 @@ def test_ten_steps_of_a2c(case, settings, float64):
         stock.rollout_buffer.generator_ready = False
         fill(stock)
         ours.rollout_buffer.generator_ready = False
-        for name in ("observations", "actions", "values", "log_probs", "advantages", "returns"):
-            setattr(ours.rollout_buffer, name, getattr(stock.rollout_buffer, name).copy())
+        copy_rollout(stock, ours)
     assert_same(stock, ours, 1e-8)
 
 

@@ -1,11 +1,11 @@
 """The arithmetic of sb3-contrib's RecurrentPPO: the same weights, rollout and cut of it give the same update."""
 
-import jax
+import copy
+
 import numpy as np
 import pytest
 import sb3_contrib
 import torch
-from stable_baselines3.common.logger import configure
 
 import bridge
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
@@ -26,24 +26,10 @@ CASES = {
 
 def make_pair(case, **settings):
     kind, of_policy, own = CASES[case]
-    pair = []
-    for package in (sb3_contrib, bridge):
-        env = bridge.JaxVecEnv(Counter(action_kind=kind), N_ENVS)
-        policy_kwargs = {"net_arch": [8], "lstm_hidden_size": 8, **of_policy}
-        model = package.RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=policy_kwargs, seed=0, **own, **settings)
-        model.set_logger(configure(None, []))
-        pair.append(model)
-    stock, ours = pair
-    ours.set_parameters(stock.get_parameters())
-    if jax.config.jax_enable_x64:
-        stock.policy.double()
-        ours.policy.double()
-    fill(stock)
-    for name, value in vars(stock.rollout_buffer).items():
-        if isinstance(value, np.ndarray):
-            setattr(ours.rollout_buffer, name, value.copy())
-    ours.rollout_buffer.full = True
-    return stock, ours
+    env = bridge.JaxVecEnv(Counter(action_kind=kind), N_ENVS)
+    settings |= {"policy_kwargs": {"net_arch": [8], "lstm_hidden_size": 8, **of_policy}, "seed": 0, **own}
+    pair = [package.RecurrentPPO("MlpLstmPolicy", env, **copy.deepcopy(settings)) for package in (sb3_contrib, bridge)]
+    return test_arithmetic.alike(*pair, fill)
 
 
 def fill(model):
