@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sb3_contrib
-import stable_baselines3
 import torch
 from stable_baselines3.common import env_util
 from stable_baselines3.common.callbacks import BaseCallback
@@ -20,6 +18,7 @@ from bridge.engine.off_policy.compiled_training import compiled_function
 from jaxenvs import learn
 from jaxenvs.learn.off_policy.store.replay import Replay
 from jaxenvs.learn.on_policy import recurrent_ppo
+from tests.stock import STOCK
 
 N_STEPS, N_ENVS, ITERATIONS = 20, 4, 6
 SETTINGS = {"n_steps": N_STEPS, "gamma": 0.9, "seed": 0}
@@ -29,10 +28,6 @@ PPO = {"batch_size": N_STEPS * N_ENVS, "n_epochs": 3}
 # that none gets the functions that are compiled with these.
 BEGINS = (7, 33, 50)
 RECURRENT = {"batch_size": N_STEPS * N_ENVS // 2, "n_epochs": len(BEGINS), "policy_kwargs": {"lstm_hidden_size": 7}}
-
-
-def stock_package(algorithm):
-    return stable_baselines3 if hasattr(stable_baselines3, algorithm) else sb3_contrib
 
 
 def make(package, algorithm, env_id, settings, make_vec_env):
@@ -83,8 +78,7 @@ def begins(monkeypatch):
 )
 def test_sb3_that_takes_our_actions_learns_what_we_learn(environments, case, begins, monkeypatch):
     make_vec_env = bridge.make_vec_env if environments == "JAX's" else env_util.make_vec_env
-    packages = bridge, stock_package(CASES[case][0])
-    ours, stock = (make(package, *CASES[case], make_vec_env) for package in packages)
+    ours, stock = (make(package, *CASES[case], make_vec_env) for package in (bridge, STOCK))
     assert ours.plan.collects if environments == "JAX's" else ours.plan.actor is not None
     stock.set_parameters(ours.get_parameters())
     ours_seen, stock_seen = Rollouts(), Rollouts()
@@ -179,7 +173,7 @@ def make_off_policy(package, name):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", OFF_POLICY)
 def test_sb3_that_takes_our_actions_and_batches_learns_what_we_learn(name, drawn, monkeypatch):
-    ours, stock = (make_off_policy(package, name) for package in (bridge, stock_package(name)))
+    ours, stock = (make_off_policy(package, name) for package in (bridge, STOCK))
     stock.set_parameters(ours.get_parameters())
     # Without a callback, so that collecting and updating are one compiled function.
     ours.learn(TOTAL)
@@ -214,7 +208,7 @@ def test_on_gymnasiums_environments_the_same_seed_gives_what_sb3_learns(name):
     """On the host, DQN and QRDQN draw all numbers as SB3's do, and so does TD3 without target noise."""
     env_id, settings = OFF_POLICY[name]
     models = []
-    for package in (bridge, stock_package(name)):
+    for package in (bridge, STOCK):
         env = env_util.make_vec_env(env_id, 1, seed=0, env_kwargs={"max_episode_steps": 30})
         settings = copy.deepcopy(settings)
         models.append(getattr(package, name)("MlpPolicy", env, **{**REPLAY, "buffer_size": TOTAL, **settings}))

@@ -143,26 +143,6 @@ def test_every_info_is_a_dict_of_its_own():
 
 
 @pytest.mark.thorough
-def test_time_limit_truncated_is_false_where_the_episode_also_terminated():
-    truncated, both = (JaxVecEnv(TimeLimit(Counter(length=length), 4), 2, 0) for length in (9, 4))
-    for venv, expected in ((truncated, True), (both, False)):
-        venv.reset()
-        for _ in range(4):
-            _, _, dones, infos = venv.step(np.zeros(2, int))
-        assert dones.all()
-        assert [info["TimeLimit.truncated"] for info in infos] == [expected, expected]
-
-
-@pytest.mark.thorough
-def test_environment_i_of_a_seed_replays_environment_0_of_seed_plus_i():
-    many, one = make_vec_env("CartPole-v1", 4, seed=10), make_vec_env("CartPole-v1", 1, seed=12)
-    np.testing.assert_allclose(many.reset()[2], one.reset()[0], atol=1e-7)
-    for _ in range(40):
-        a, b = many.step(np.ones(4, int)), one.step(np.ones(1, int))
-        np.testing.assert_allclose(a[0][2], b[0][0], atol=1e-6)
-
-
-@pytest.mark.thorough
 def test_a_seed_takes_effect_at_the_next_reset_and_only_there():
     venv = make_vec_env("CartPole-v1", 2, seed=3)
     first, second = venv.reset(), venv.reset()

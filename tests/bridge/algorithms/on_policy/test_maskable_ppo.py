@@ -1,5 +1,7 @@
 """bridge.MaskablePPO instead of sb3-contrib's: illegal actions are never taken, and everything else stays the same."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 import bridge
 from jaxenvs import environment
-from tests.bridge.algorithms.cases import weights
-from tests.bridge.small_models import SETTINGS
+from tests.bridge.algorithms import cases
 from tests.masked_environments import ACTIONS, GymnasiumLocks, Locks, LocksOnHost, LocksWithMethod, is_legal
 
 N_ENVS, N_STEPS = 4, 16
@@ -29,8 +30,7 @@ def host_env(kind="discrete"):
     return bridge.SerialVecEnv([lambda: GymnasiumLocks(kind)] * N_ENVS)
 
 
-def make(env, package=bridge, policy="MlpPolicy", **settings):
-    return package.MaskablePPO(policy, env, **{**SETTINGS, **settings})
+make = functools.partial(cases.make, "MaskablePPO")
 
 
 # --- Collecting -----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_masks_of_another_size_are_refused_with_both_shapes(where):
 def test_predict_takes_masks_by_a_program_too():
     env = jax_env()
     model, rng = make(env), np.random.default_rng(0)
-    stock = sb3_contrib.MaskablePPO("MlpPolicy", env, **SETTINGS)
+    stock = make(env, sb3_contrib)
     stock.set_parameters(model.get_parameters())
     observations = np.float32(rng.uniform(0, 5, (230, N_ENVS, 2)))
     masks = rng.random((230, N_ENVS, 4)) < 0.5
@@ -151,7 +151,7 @@ def test_maskable_eval_callback_leaves_programs_whole():
     assert evaluation.n_calls == 6 * N_STEPS
     assert evaluation.last_mean_reward > 0
     whole = make(jax_env(), engine="xla").learn(6 * ROLLOUT)
-    np.testing.assert_array_equal(*(weights(each) for each in (model, whole)))
+    np.testing.assert_array_equal(*(cases.weights(each) for each in (model, whole)))
 
 
 def test_what_tells_masks_can_be_asked_of_a_jax_vec_env():

@@ -13,12 +13,12 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 import bridge
 from bridge import make_vec_env
+from tests.bridge.algorithms import cases
 from tests.environments import Counter
 
 N_ENVS, N_STEPS = 4, 16
 ROLLOUT = N_ENVS * N_STEPS
 SMALL = {"net_arch": [8], "lstm_hidden_size": 8}
-SETTINGS = {"n_steps": N_STEPS, "batch_size": 24, "n_epochs": 2, "seed": 0, "device": "cpu"}
 CRITICS = {
     "own": {},
     "own, two layers": {"n_lstm_layers": 2},
@@ -28,7 +28,7 @@ CRITICS = {
 
 
 def jax_env():
-    return make_vec_env("CartPole-v1", N_ENVS, seed=0, env_kwargs={"max_episode_steps": 12})
+    return cases.make_env("RecurrentPPO")
 
 
 def host_env():
@@ -38,8 +38,8 @@ def host_env():
     return env
 
 
-def make(env, package=bridge, critic="own", policy="MlpLstmPolicy", **settings):
-    return package.RecurrentPPO(policy, env, policy_kwargs=SMALL | CRITICS[critic], **{**SETTINGS, **settings})
+def make(env, package=bridge, critic="own", **settings):
+    return cases.make("RecurrentPPO", env, package, policy_kwargs=SMALL | CRITICS[critic], **settings)
 
 
 # --- Collecting -----------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_rollouts_hold_what_the_torch_policy_thinks_and_remembers_step_by_step(m
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("policy", "kind"), [("MultiInputLstmPolicy", "boxes"), ("CnnLstmPolicy", "image")])
+@pytest.mark.parametrize(("policy", "kind"), [("MultiInputPolicy", "boxes"), ("CnnPolicy", "image")])
 def test_all_policies_are_compiled(policy, kind):
     env = bridge.JaxVecEnv(Counter(observation_kind=kind), 2, seed=0)
     model = make(env, policy=policy, engine="xla", n_steps=8, batch_size=16, n_epochs=1)
