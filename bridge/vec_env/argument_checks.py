@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from gymnasium import spaces
 from jax.sharding import Mesh
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
@@ -17,7 +16,6 @@ from jaxenvs import AutoresetMode, Environment, VectorEnv
 from jaxenvs.arguments import integer, positive_int
 from jaxenvs.learn import make_mesh
 from jaxenvs.learn.devices import require_divisible, require_mesh
-from jaxenvs.learn.interfaces import Arrays
 
 # Bytes that Python objects (infos, seeds, options) take for each environment besides its arrays.
 BYTES_PER_ENV = 500
@@ -112,24 +110,6 @@ def shared_spaces(venv: VectorEnv, env_indices: Iterable[int] | None = None) -> 
                     f"has {expected} and environment {index} has {space}."
                 )
     return observation_space, action_space
-
-
-def observation_dtypes(space: Space, batch: Arrays) -> Any:
-    """Return the dtypes of a space in the structure of a batch of observations, which must fit the space."""
-    leaf_spaces = _leaf_spaces(space)
-    expected = jax.tree.map(lambda leaf: leaf.shape, leaf_spaces)
-    got = jax.tree.map(lambda leaf: leaf.shape[1:], batch)
-    if got != expected:
-        raise ValueError(f"observation must fit observation_space = {space}, got the shapes {got}.")
-    return jax.tree.map(lambda leaf: leaf.dtype, leaf_spaces)
-
-
-def _leaf_spaces(space: Space) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {name: _leaf_spaces(part) for name, part in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_leaf_spaces(part) for part in space)
-    return space
 
 
 def vec_monitor_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:

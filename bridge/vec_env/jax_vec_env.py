@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector.utils import create_empty_array
 from jax.sharding import Mesh
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
@@ -84,7 +85,8 @@ class JaxVecEnv(BatchedVecEnv):
         self._use(with_action_masks(venv, CompiledFunctions.of(venv, None, device).timestep))
         observation_space, action_space = checks.shared_spaces(self.venv)
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
-        self._observation_dtypes = checks.observation_dtypes(observation_space, self.compiled.timestep.observation)
+        empty = create_empty_array(observation_space, 0)
+        self._observation_dtypes = jax.tree.map(lambda leaf: leaf.dtype, empty)
         self.quiet_infos = QuietInfos(self.venv.num_envs)
         self.t_start = time.time()
         super().__init__(self.venv.num_envs, observation_space, action_space)
@@ -146,7 +148,7 @@ class JaxVecEnv(BatchedVecEnv):
         """
         actions = self._check_action(actions)
         # The state is donated: there is none until the compiled function has returned the next one.
-        state, self._state = self._started(), None
+        state, self._state = self.packed_state, None
         self._state, self._stepping = self.compiled.step(self._parameters, state, actions)
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -193,7 +195,7 @@ class JaxVecEnv(BatchedVecEnv):
                 f"step_torch needs environments on one device, but these are on {self.mesh.size} devices."
             )
         instance("actions", actions, torch.Tensor, "a torch.Tensor")
-        state = self._started()
+        state = self.packed_state
         action: Any
         if actions.device.type != "cpu" and state.words.device.platform != "cpu":
             self._check_action.check_shape(actions.shape)
@@ -276,7 +278,7 @@ class JaxVecEnv(BatchedVecEnv):
         env_indices = checks.env_indices_of(indices, self.num_envs)
         instance("method_name", method_name, str, "a str")
         if method_name == "action_masks" and not (method_args or method_kwargs) and self.compiled.has_action_masks:
-            masks = np.asarray(self.compiled.action_masks(self._parameters, self._started()))
+            masks = np.asarray(self.compiled.action_masks(self._parameters, self.packed_state))
             return list(masks if indices is None else masks[env_indices])
         if method_name == "get_wrapper_attr":
             return self.get_attr(*method_args, **{"indices": indices, **method_kwargs})
@@ -307,7 +309,7 @@ class JaxVecEnv(BatchedVecEnv):
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Return all that the next steps depend on: a flat dict of arrays, which `numpy.savez(file, **state)` takes."""
-        return state_to_arrays(self.venv, self.compiled.unpack_state(self._started()))
+        return state_to_arrays(self.venv, self.compiled.unpack_state(self.packed_state))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what `get_state` returned, in this or another process, or from `numpy.load` of the saved file.
@@ -350,8 +352,11 @@ class JaxVecEnv(BatchedVecEnv):
 
     @property
     def packed_state(self) -> Packed:
-        """The state, packed by `compiled.state`. Do not donate it."""
-        return self._started()
+        """The state, packed by `compiled.state`. Do not donate it. It raises a RuntimeError if there is none."""
+        require_usable()
+        if self._state is None:
+            raise RuntimeError("Call reset() first: the environments have no state, or a failed step lost it.")
+        return self._state
 
     def write_back(self, packed_state: Packed) -> None:
         """Continue from a state that a compiled function computed from `packed_state`."""
@@ -389,12 +394,6 @@ class JaxVecEnv(BatchedVecEnv):
         self._use(venv)
         self.observation_space = observation_space
 
-    def _started(self) -> Packed:
-        require_usable()
-        if self._state is None:
-            raise RuntimeError("Call reset() first: the environments have no state, or a failed step lost it.")
-        return self._state
-
     def _env_states(self, env_indices: list[int]) -> list[Any]:
-        states = self.compiled.unpack_state(self._started()).env_states
+        states = self.compiled.unpack_state(self.packed_state).env_states
         return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in env_indices]
