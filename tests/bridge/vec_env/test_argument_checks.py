@@ -13,7 +13,7 @@ from bridge import JaxVecEnv, make_vec_env
 from bridge.vec_env.argument_checks import require_memory
 from jaxenvs import CartPole, Pendulum, VectorEnv, environment, static
 from jaxenvs.arguments import as_numbers
-from tests.bridge.vec_env.test_jax_vec_env import counter
+from tests.bridge.vec_env.test_jax_vec_env import counter, started
 from tests.environments import Counter
 
 # --- How many, and which --------------------------------------------------------------------------------------------
@@ -92,8 +92,7 @@ def test_what_would_change_the_action_space_is_refused():
     for indices in (None, 1):
         with pytest.raises(ValueError, match=r"max_torque = 4.0 would change .* Box\(-4.0.*must stay Box\(-2"):
             venv.set_attr("max_torque", 4.0, indices)
-    other = JaxVecEnv(Pendulum(max_torque=4.0), 2, 0)
-    other.reset()
+    other = started(JaxVecEnv(Pendulum(max_torque=4.0), 2, 0))
     with pytest.raises(ValueError, match="state would change the action space"):
         venv.set_state(other.get_state())
     assert venv.get_attr("max_torque") == [2.0, 2.0]
@@ -133,8 +132,7 @@ def test_a_state_of_bfloat16_may_hold_nan():
 
 @pytest.fixture(scope="module")
 def cartpole():
-    venv = make_vec_env("CartPole-v1", 3, seed=0)
-    venv.reset()
+    venv = started(make_vec_env("CartPole-v1", 3, seed=0))
     return venv
 
 
@@ -170,9 +168,7 @@ def test_the_address_of_a_static_field_is_not_part_of_a_state():
         function = types.FunctionType((lambda: 0).__code__, {}, "function")  # another object at another place
         return JaxVecEnv(Static(scheme=Scheme(), function=(function, functools.partial(function, 1))), 3, 0)
 
-    ours, theirs = of_this_process(), of_this_process()
-    ours.reset()
-    theirs.reset()
+    ours, theirs = started(of_this_process()), started(of_this_process())
     state = ours.get_state()
     assert "Scheme" in str(state["environment"])
     assert " at 0x" not in str(state["environment"])

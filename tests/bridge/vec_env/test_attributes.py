@@ -15,7 +15,7 @@ import bridge
 from bridge import JaxVecEnv, make_vec_env
 from bridge.vec_env.base import MAX_IMAGES
 from jaxenvs import ActionRepeat, CartPole, Environment, TimeLimit, TimeStep, environment
-from tests.bridge.vec_env.test_jax_vec_env import counter
+from tests.bridge.vec_env.test_jax_vec_env import counter, started
 from tests.environments import Counter
 
 
@@ -55,9 +55,7 @@ def test_what_public_code_reads_of_gymnasiums_environments_is_there_or_says_wher
 
 
 def test_set_attr_takes_effect_without_compiling_again():
-    venv, twin = make_vec_env("CartPole-v1", 3, seed=0), make_vec_env("CartPole-v1", 3, seed=0)
-    venv.reset()
-    twin.reset()
+    venv, twin = started(make_vec_env("CartPole-v1", 3, seed=0)), started(make_vec_env("CartPole-v1", 3, seed=0))
     venv.step(np.ones(3, int))
     twin.step(np.ones(3, int))
     programs = venv.compiled
@@ -72,9 +70,7 @@ def test_set_attr_takes_effect_without_compiling_again():
 
 
 def test_set_attr_of_some_environments_changes_only_those():
-    venv, twin = (JaxVecEnv(Counter(length=5), 3, 0) for _ in range(2))
-    venv.reset()
-    twin.reset()
+    venv = started(JaxVecEnv(Counter(length=5), 3, 0))
     venv.set_attr("length", 2, indices=[0, -1])
     assert venv.get_attr("length") == [2, 5, 2]
     dones = [venv.step(np.zeros(3, int))[2] for _ in range(5)]
@@ -105,8 +101,7 @@ def test_a_bad_set_attr_is_named_and_changes_nothing(name, value, error, message
 
 
 def test_env_method_passes_the_state_of_the_environment():
-    venv = counter()
-    venv.reset()
+    venv = started(counter())
     venv.step(np.zeros(3, int))
     np.testing.assert_array_equal(venv.env_method("action_masks"), [[True, True, False]] * 3)
     (replaced,) = venv.env_method("replace", indices=0, length=9)
@@ -116,8 +111,7 @@ def test_env_method_passes_the_state_of_the_environment():
 
 
 def test_env_method_passes_to_an_environment_in_wrappers_its_own_state():
-    venv = JaxVecEnv(ActionRepeat(TimeLimit(Counter(), 9), 1), 3, seed=0)
-    venv.reset()
+    venv = started(JaxVecEnv(ActionRepeat(TimeLimit(Counter(), 9), 1), 3, seed=0))
     np.testing.assert_array_equal(venv.env_method("action_masks"), [[True, False, False]] * 3)
     assert venv.env_method("replace", indices=0, length=9)[0].parameter("length") == 9
 
@@ -130,8 +124,7 @@ def test_env_is_wrapped_knows_monitor_alone():
 
 @pytest.mark.thorough
 def test_render_tiles_the_first_environments():
-    venv = make_vec_env("CartPole-v1", 40, seed=0)
-    venv.reset()
+    venv = started(make_vec_env("CartPole-v1", 40, seed=0))
     (one, *_) = images = venv.get_images()
     assert len(images) == MAX_IMAGES
     assert venv.render_mode == "rgb_array"
@@ -139,8 +132,7 @@ def test_render_tiles_the_first_environments():
 
 
 def test_render_says_where_there_is_no_picture_yet():
-    venv = counter()
-    venv.reset()
+    venv = started(counter())
     assert venv.render_mode is None
     with pytest.raises(NotImplementedError, match="Counter has no picture yet: define draw"):
         venv.render()
@@ -183,8 +175,7 @@ def test_set_attr_takes_a_dict_of_arrays_and_compiles_nothing_again():
 
 
 def test_set_attr_of_a_dict_changes_some_environments_only():
-    venv = JaxVecEnv(weighted(), 2, seed=0)
-    venv.reset()
+    venv = started(JaxVecEnv(weighted(), 2, seed=0))
     venv.set_attr("weights", {"a": np.full(3, 2.0), "b": 5.0}, indices=1)
     np.testing.assert_array_equal(venv.step(np.zeros(2, int))[0], [[4.0], [11.0]])
     with pytest.raises(ValueError, match="weights must keep its structure"):
@@ -192,8 +183,7 @@ def test_set_attr_of_a_dict_changes_some_environments_only():
 
 
 def test_a_dict_of_other_shapes_takes_effect_while_an_episode_runs():
-    venv = JaxVecEnv(weighted(), 2, seed=0)
-    venv.reset()
+    venv = started(JaxVecEnv(weighted(), 2, seed=0))
     venv.set_attr("weights", {"a": np.ones(9, np.float32), "b": 1.0})
     np.testing.assert_array_equal(venv.step(np.zeros(2, int))[0], [[10.0], [10.0]])
 
@@ -213,8 +203,7 @@ class Remembering(Weighted):
 
 
 def test_a_parameter_that_changes_the_states_shapes_is_refused():
-    venv = JaxVecEnv(Remembering({"a": np.ones(3, np.float32), "b": 1.0}), 2, seed=0)
-    venv.reset()
+    venv = started(JaxVecEnv(Remembering({"a": np.ones(3, np.float32), "b": 1.0}), 2, seed=0))
     with pytest.raises(ValueError, match="states of other shapes"):
         venv.set_attr("weights", {"a": np.ones(4, np.float32), "b": 1.0})
     assert venv.step(np.zeros(2, int))[0].shape == (2, 1)

@@ -16,7 +16,7 @@ import torch
 
 from bridge import JaxVecEnv, make_vec_env
 from bridge.vec_env import jax_vec_env
-from tests.bridge.vec_env.test_jax_vec_env import counter
+from tests.bridge.vec_env.test_jax_vec_env import counter, started
 
 ACTIONS = np.zeros(3, int)
 
@@ -41,8 +41,7 @@ class Failing:
     ],
 )
 def test_after_a_step_that_failed_a_reset_opens_the_environments_again(program, step, error):
-    venv = counter()
-    venv.reset()
+    venv = started(counter())
     programs = venv.compiled
     venv.compiled = SimpleNamespace(**vars(programs) | {program: Failing(error)})
     with pytest.raises(type(error)):
@@ -57,8 +56,7 @@ def test_after_a_step_that_failed_a_reset_opens_the_environments_again(program, 
 
 
 def test_a_program_that_fails_while_the_host_waits_leaves_no_state():
-    venv = counter()
-    venv.reset()
+    venv = started(counter())
     venv.step_async(ACTIONS)
     programs = venv.compiled
 
@@ -87,8 +85,7 @@ CALLS = {
 def test_ctrl_c_before_any_line_leaves_environments_that_a_reset_opens(call):
     lines = 0
     while True:
-        venv = counter()
-        venv.reset()
+        venv = started(counter())
         if not interrupted_before_line(lines, lambda venv=venv: call(venv)):
             break
         lines += 1
@@ -135,8 +132,7 @@ COPIES = {
 
 @pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)
 def test_a_copy_can_be_made_between_step_async_and_step_wait(duplicate):
-    venv = counter()
-    venv.reset()
+    venv = started(counter())
     for _ in range(4):
         venv.step(ACTIONS)
     venv.step_async(ACTIONS)
@@ -158,8 +154,7 @@ def test_a_copy_can_be_made_before_the_first_reset_and_after_closing(duplicate):
 
 
 def test_a_copy_shares_no_memory_with_its_original():
-    venv = make_vec_env("CartPole-v1", 3, seed=0)
-    venv.reset()
+    venv = started(make_vec_env("CartPole-v1", 3, seed=0))
     twin = copy.deepcopy(venv)
     twin.step(np.ones(3, int))[3][0]["mine"] = 1
     assert venv.step(np.zeros(3, int))[3][0] == {"TimeLimit.truncated": False}
@@ -173,8 +168,7 @@ def test_a_copy_shares_no_memory_with_its_original():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_in_a_fork_each_call_is_refused_instead_of_waiting_for_ever():
-    venv = counter()
-    venv.reset()
+    venv = started(counter())
     calls = (
         lambda: venv.reset(),
         lambda: venv.step(ACTIONS),

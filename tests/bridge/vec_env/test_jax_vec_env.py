@@ -24,6 +24,12 @@ def counter(num_envs=3, seed=0, **parameters):
     return JaxVecEnv(Counter(**parameters), num_envs, seed)
 
 
+def started(venv):
+    """Reset a VecEnv, and return it."""
+    venv.reset()
+    return venv
+
+
 def sample_actions(venv, steps, seed=0):
     venv.action_space.seed(seed)
     return [np.stack([venv.action_space.sample() for _ in range(venv.num_envs)]) for _ in range(steps)]
@@ -89,8 +95,7 @@ def test_every_kind_of_observation_arrives_in_its_space(kind):
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ACTIONS)
 def test_every_kind_of_action_reaches_the_environment(kind):
-    venv = counter(action_kind=kind)
-    venv.reset()
+    venv = started(counter(action_kind=kind))
     (actions,) = sample_actions(venv, 1)
     _, rewards, _, _ = venv.step(actions)
     np.testing.assert_allclose(rewards, actions.reshape(3, -1).sum(axis=1), rtol=1e-6)
@@ -126,8 +131,7 @@ def test_arrays_are_writable_and_each_in_memory_of_its_own():
 
 
 def test_every_info_is_a_dict_of_its_own():
-    venv = make_vec_env("CartPole-v1", 4, seed=0)
-    venv.reset()
+    venv = started(make_vec_env("CartPole-v1", 4, seed=0))
     infos = [venv.step(np.zeros(4, int))[3] for _ in range(2)][-1]
     infos[0]["mine"] = 1
     assert infos[1] == infos[2] == {"TimeLimit.truncated": False}
@@ -177,9 +181,7 @@ def test_without_a_seed_numpy_draws_it():
     ],
 )
 def test_a_bad_action_is_named_and_nothing_is_stepped(kind, actions, error, message):
-    venv, twin = counter(action_kind=kind), counter(action_kind=kind)
-    venv.reset()
-    twin.reset()
+    venv, twin = started(counter(action_kind=kind)), started(counter(action_kind=kind))
     with pytest.raises(error, match=message):
         venv.step(np.array(actions))
     (good,) = sample_actions(venv, 1)
@@ -187,8 +189,7 @@ def test_a_bad_action_is_named_and_nothing_is_stepped(kind, actions, error, mess
 
 
 def test_a_box_action_may_miss_its_bounds_by_float32_rounding():
-    venv = counter(action_kind="box")
-    venv.reset()
+    venv = started(counter(action_kind="box"))
     venv.step(np.float32([[1.000001, 2.000001]] * 3))
 
 
@@ -211,8 +212,7 @@ def roll(venv, steps):
 
 @pytest.mark.thorough
 def test_state_out_and_in_continues_bit_for_bit(tmp_path):
-    venv = make_vec_env("CartPole-v1", 5, seed=1)
-    venv.reset()
+    venv = started(make_vec_env("CartPole-v1", 5, seed=1))
     roll(venv, 30)
     venv.set_attr("gravity", 12.0)
     venv.set_attr("gravity", 7.0, indices=2)
@@ -228,17 +228,14 @@ def test_state_out_and_in_continues_bit_for_bit(tmp_path):
 
 
 def test_the_state_of_another_environment_is_refused_and_nothing_changes():
-    venv = make_vec_env("CartPole-v1", 2, seed=0)
-    venv.reset()
+    venv = started(make_vec_env("CartPole-v1", 2, seed=0))
     before = venv.get_state()
-    other = make_vec_env("Pendulum-v1", 2, seed=0)
-    other.reset()
+    other = started(make_vec_env("Pendulum-v1", 2, seed=0))
     with pytest.raises(
         ValueError, match=r"from the environment TimeLimit\(env=CartP.*got one from TimeLimit\(env=Pendulum"
     ):
         venv.set_state(other.get_state())
-    more = make_vec_env("CartPole-v1", 3, seed=0)
-    more.reset()
+    more = started(make_vec_env("CartPole-v1", 3, seed=0))
     with pytest.raises(
         ValueError, match=r"state\['state.env_states.* must be float32 with shape \(2,\), got float32\[3\]"
     ):
@@ -264,8 +261,7 @@ def test_make_vec_env_takes_environments_classes_and_wrappers():
 
 @pytest.mark.thorough
 def test_a_monitor_folder_gets_the_log_of_episodes(tmp_path, recwarn):
-    venv = make_vec_env(Counter, 2, monitor_dir=str(tmp_path))
-    venv.reset()
+    venv = started(make_vec_env(Counter, 2, monitor_dir=str(tmp_path)))
     for _ in range(5):
         venv.step(np.ones(2, int))
     assert not recwarn.list
@@ -276,9 +272,7 @@ def test_a_monitor_folder_gets_the_log_of_episodes(tmp_path, recwarn):
 
 @pytest.mark.thorough
 def test_step_torch_gives_what_step_gives():
-    venv, twin = (JaxVecEnv(TimeLimit(CartPole(), 9), 6, 0) for _ in range(2))
-    venv.reset()
-    twin.reset()
+    venv, twin = (started(JaxVecEnv(TimeLimit(CartPole(), 9), 6, 0)) for _ in range(2))
     for actions in sample_actions(venv, 25):
         observation, reward, terminated, truncated, final = venv.step_torch(torch.as_tensor(actions))
         expected, rewards, dones, infos = twin.step(actions)
@@ -294,8 +288,7 @@ def test_step_torch_gives_what_step_gives():
 
 
 def test_tensors_of_a_step_keep_their_values_while_later_steps_run():
-    venv = counter(length=100)
-    venv.reset()
+    venv = started(counter(length=100))
     first = venv.step_torch(torch.zeros(3, dtype=torch.int64))[0]
     for _ in range(20):
         venv.step_torch(torch.zeros(3, dtype=torch.int64))
