@@ -1,4 +1,4 @@
-"""Trainings on prioritised buffers: weights in the loss, priorities from the errors, as plain PyTorch has it."""
+"""Trainings on prioritised buffers: weights in the loss, priorities from the errors."""
 
 import copy
 
@@ -12,6 +12,7 @@ from stable_baselines3.common.logger import configure
 import bridge
 from bridge import NotCompilable, PrioritizedReplayBuffer
 from tests.bridge.algorithms.cases import OWN, make, make_env
+from tests.stock import STOCK
 
 BATCH, STEPS = 8, 4
 SMALLEST = 1e-6  # of Schaul et al. 2016: nothing is drawn never again
@@ -19,133 +20,65 @@ BUFFER = {"replay_buffer_class": PrioritizedReplayBuffer, "replay_buffer_kwargs"
 pytestmark = pytest.mark.filterwarnings("ignore:`n_steps=2` is ignored")
 
 
-def filled(name, **settings):
-    """A model whose buffer has steps, and which has not learnt yet."""
+def pair(name):
+    """A model whose buffer has steps, and which has not learnt yet; and SB3's, with the same weights and buffer."""
     policy = {"net_arch": [8], "optimizer_class": torch.optim.SGD}  # which, unlike Adam, makes nothing of roundings
-    settings = {"learning_starts": 10**6, "learning_rate": 0.1, "policy_kwargs": policy, **settings}
+    settings = {"learning_starts": 10**6, "learning_rate": 0.1, "policy_kwargs": policy}
     if name == "TD3":
         settings["action_noise"] = None
     if name == "SAC":
         settings |= {"ent_coef": "auto_0.1"} | ({"n_steps": 1} if "n_steps" in OWN["SAC"] else {})
-    env = make_env("DQN" if name == "DQN" else "TD3")
-    model = make(name, env, **BUFFER, **settings)
-    model.learn(60)
-    model.set_logger(configure(None, []))
-    return model
+    model, stock = make(name, **BUFFER, **settings).learn(60), make(name, package=STOCK, **settings)
+    stock.set_parameters(model.get_parameters())
+    stock.replay_buffer = copy.deepcopy(model.replay_buffer)
+    for each in (model, stock):
+        each.set_logger(configure(None, []))
+    return model, stock
 
 
-class Plain:
-    """Updates on copies of the policy and the buffer, written in PyTorch."""
+def train_with_priorities(stock, key, monkeypatch):
+    """SB3's updates, with weights in their losses, priorities from their errors, and noise from a key of ours."""
+    buffer, draw, noise, drawn = stock.replay_buffer, stock.replay_buffer.sample, [], []
 
-    def __init__(self, model):
-        self.policy, self.buffer = copy.deepcopy(model.policy), copy.deepcopy(model.replay_buffer)
-        self.gamma, self.tau, self.key = model.gamma, model.tau, model.key
-        self.updates, self.log_ent_coef = 0, None
-        if getattr(model, "log_ent_coef", None) is not None:
-            self.log_ent_coef = model.log_ent_coef.detach().clone().requires_grad_()
-            self.ent_coef_optimizer = torch.optim.Adam([self.log_ent_coef], lr=model.learning_rate)
+    def sample(count, env=None):
+        nonlocal key
+        key, draw_key = jax.random.split(key)
+        shape = (2, BATCH, 2) if hasattr(stock, "ent_coef") else (1, BATCH, 2)
+        noise[:] = torch.tensor(np.asarray(jax.random.normal(draw_key, shape)))
+        drawn[:] = [draw(count, env)]
+        return drawn[0]
 
-    def train(self, update):
-        for _ in range(STEPS):
-            data = self.buffer.sample(BATCH)
-            self.updates += 1
-            errors = update(self, data)
-            self.buffer.update_priorities(data.indices, errors + SMALLEST)
+    def weighted(loss):
+        def mean(values, target):
+            drawn.append((values - target).detach().abs()[:, 0])
+            return (drawn[0].weights * loss(values, target, reduction="none")).mean()
 
-    def normal(self, *shape):
-        """Return what the compiled function draws for an update."""
-        key, draw = jax.random.split(jax.random.wrap_key_data(self.key))
-        self.key = np.asarray(jax.random.key_data(key))
-        return torch.tensor(np.asarray(jax.random.normal(draw, shape)))
+        return mean
 
-    def critic_step(self, data, next_values, factor):
-        """The errors of both critics, (2, batch), before a step of these."""
-        target = data.rewards[:, 0] + (1 - data.dones[:, 0]) * self.gamma * next_values
-        values = torch.stack([values[:, 0] for values in self.policy.critic(data.observations, data.actions)])
-        errors = values - target.detach()
-        step(self.policy.critic.optimizer, factor * (data.weights[:, 0] * errors**2).mean(dim=1).sum())
-        return errors.detach().abs().mean(dim=0)
-
-    def polyak(self, *names):
-        for name in names:
-            target, network = getattr(self.policy, f"{name}_target"), getattr(self.policy, name)
-            with torch.no_grad():
-                for old, new in zip(target.parameters(), network.parameters()):
-                    old.mul_(1 - self.tau).add_(self.tau * new)
-
-
-def step(optimizer, loss, clipped=None):
-    optimizer.zero_grad()
-    loss.backward()
-    if clipped is not None:
-        torch.nn.utils.clip_grad_norm_(clipped, 10)
-    optimizer.step()
-
-
-def dqn(plain, data):
-    policy = plain.policy
-    with torch.no_grad():
-        target = data.rewards[:, 0] + (1 - data.dones[:, 0]) * plain.gamma * policy.q_net_target(
-            data.next_observations
-        ).amax(dim=1)
-    errors = policy.q_net(data.observations).gather(1, data.actions.long())[:, 0] - target
-    losses = torch.where(errors.abs() < 1, 0.5 * errors**2, errors.abs() - 0.5)
-    plain.normal(1)  # takes the next key
-    step(policy.optimizer, (data.weights[:, 0] * losses).mean(), policy.parameters())
-    return errors.detach().abs()
-
-
-def td3(plain, data):
-    policy, noise = plain.policy, plain.normal(1, BATCH, 2)[0]
-    with torch.no_grad():
-        action = policy.actor_target(data.next_observations) + (0.2 * noise).clamp(-0.5, 0.5)
-        following = torch.stack(policy.critic_target(data.next_observations, action.clamp(-1, 1))).amin(dim=0)[:, 0]
-    errors = plain.critic_step(data, following, 1)
-    if plain.updates % 2 == 0:
-        step(
-            policy.actor.optimizer, -policy.critic.q1_forward(data.observations, policy.actor(data.observations)).mean()
-        )
-        plain.polyak("actor", "critic")
-    return errors
-
-
-def sac(plain, data):
-    policy, (noise, next_noise) = plain.policy, plain.normal(2, BATCH, 2)
-
-    def act(observations, noise):
-        mean, log_std, _ = policy.actor.get_action_dist_params(observations)
-        gaussian = mean + log_std.exp() * noise
-        action = torch.tanh(gaussian)
-        log_prob = torch.distributions.Normal(mean, log_std.exp()).log_prob(gaussian).sum(dim=1)
-        return action, log_prob - torch.log(1 - action**2 + 1e-6).sum(dim=1)
-
-    action, log_prob = act(data.observations, noise)
-    ent_coef = plain.log_ent_coef.detach().exp()
-    step(plain.ent_coef_optimizer, -(plain.log_ent_coef * (log_prob - 2).detach()).mean())
-    with torch.no_grad():
-        next_action, next_log_prob = act(data.next_observations, next_noise)
-        following = torch.stack(policy.critic_target(data.next_observations, next_action)).amin(dim=0)[:, 0]
-        following = following - ent_coef * next_log_prob
-    errors = plain.critic_step(data, following, 0.5)
-    values = torch.stack(policy.critic(data.observations, action)).amin(dim=0)[:, 0]
-    step(policy.actor.optimizer, (ent_coef * log_prob - values).mean())
-    plain.polyak("critic")
-    return errors
+    for name in ("mse_loss", "smooth_l1_loss"):
+        monkeypatch.setattr(torch.nn.functional, name, weighted(getattr(torch.nn.functional, name)))
+    monkeypatch.setattr(buffer, "sample", sample)
+    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda *_, **__: noise.pop(0))
+    monkeypatch.setattr(torch.Tensor, "normal_", lambda tensor, _, scale: tensor.copy_(scale * noise.pop(0)))
+    for _ in range(STEPS):
+        stock.train(1, BATCH)
+        data, *errors = drawn
+        buffer.update_priorities(data.indices, torch.stack(errors).mean(dim=0) + SMALLEST)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "update"), [("DQN", dqn), ("SAC", sac), ("TD3", td3)])
-def test_updates_on_a_prioritised_buffer_are_those_of_plain_pytorch(name, update):
-    model = filled(name)
-    plain = Plain(model)
-    np.random.seed(0)  # noqa: NPY002
-    plain.train(update)
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+def test_updates_on_a_prioritised_buffer_are_sb3s_with_weights(name, monkeypatch):
+    model, stock = pair(name)
+    key = jax.random.wrap_key_data(model.key)
     np.random.seed(0)  # noqa: NPY002
     model.train(STEPS, BATCH)
-    theirs = plain.policy.state_dict()
-    for key, ours in model.policy.state_dict().items():
-        torch.testing.assert_close(ours, theirs[key], rtol=1e-5, atol=1e-5)
-    leaves, expected = (each.priorities.leaves for each in (model.replay_buffer, plain.buffer))
+    np.random.seed(0)  # noqa: NPY002
+    train_with_priorities(stock, key, monkeypatch)
+    theirs = stock.policy.state_dict()
+    for part, ours in model.policy.state_dict().items():
+        torch.testing.assert_close(ours, theirs[part], rtol=1e-5, atol=1e-5)
+    leaves, expected = (each.replay_buffer.priorities.leaves for each in (model, stock))
     np.testing.assert_allclose(leaves, expected, rtol=1e-4, atol=1e-6)
     stored = leaves[: model.replay_buffer.size() * 2]
     assert 4 < (stored != 1).sum() <= STEPS * BATCH  # those that were drawn
