@@ -113,7 +113,6 @@ def test_many_seeds_are_one_program(name):
 
 ENVIRONMENTS = {"JAX": make_env, "host": host_env}
 CASES = [*itertools.product(SPECS, ENVIRONMENTS)]
-ALWAYS = [(name, where) for name in ("PPO", "RecurrentPPO", "MaskablePPO") for where in ENVIRONMENTS]
 # Of loops over infos and environments, and of what no case has.
 LOOPS = {"idx", "done", "done_", "kwargs", "terminal_obs", "terminal_value", "__class__"}
 

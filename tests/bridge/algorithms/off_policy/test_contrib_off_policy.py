@@ -5,12 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from torch import nn
 
 import bridge
 from jaxenvs import TimeLimit
 from tests.bridge.algorithms.cases import KINDS, N_ENVS, make, make_env
+from tests.bridge.algorithms.sb3_contrib.contrib_models import TwoModes
 from tests.environments import Counter
 from tests.stock import STOCK
 
@@ -95,21 +94,10 @@ def test_statistics_that_somebody_sets_are_those_that_train_on():
     assert (model.critic.qf0[0].ra_mean > 3.0).all()
 
 
-class Normalizing(BaseFeaturesExtractor):
-    """Normalises by batches and drops out, which no program does."""
-
-    def __init__(self, space):
-        super().__init__(space, 2)
-        self.layers = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5))
-
-    def forward(self, observations):
-        return self.layers(observations)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["QRDQN", "TQC"])
 def test_an_extractor_that_normalises_by_batches_is_left_to_sb3(name):
-    kwargs = {"net_arch": [8], "features_extractor_class": Normalizing}
+    kwargs = {"net_arch": [8], "features_extractor_class": TwoModes}
     model = make(name, tau=0.0, target_update_interval=1, policy_kwargs=kwargs)
     model.learn(48)
     assert "BatchNorm1d" in str(model.plan)
@@ -117,6 +105,6 @@ def test_an_extractor_that_normalises_by_batches_is_left_to_sb3(name):
         (model.quantile_net, model.quantile_net_target) if name == "QRDQN" else (model.critic, model.critic_target)
     )
     model._on_step()  # after which the target of QRDQN follows
-    means = [network.features_extractor.layers[0].running_mean for network in networks]
+    means = [network.features_extractor.layers[1].running_mean for network in networks]
     assert (means[0] != 0).all()
     torch.testing.assert_close(*means)  # which follow even with tau=0

@@ -13,6 +13,7 @@ from stable_baselines3.common.callbacks import (
 )
 
 import bridge
+from bridge.engine.callbacks.callback_schedule import Pace
 from tests.bridge.algorithms.cases import make, make_env
 from tests.bridge.small_models import logged
 
@@ -31,7 +32,8 @@ class AtSteps(BaseCallback):
 
 
 @pytest.mark.thorough
-def test_callbacks_at_given_steps_act_there_and_see_the_weights_of_that_step(tmp_path, in_one):
+def test_callbacks_at_given_steps_act_there_and_see_the_weights_of_that_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(Pace, "next", lambda self, most: most)  # compiled functions as long as they may be
     each, some, new = AtSteps(), AtSteps(), AtSteps()
     make().learn(96, each)
     evaluation = EvalCallback(make_env(), n_eval_episodes=1, eval_freq=7, verbose=0, callback_after_eval=new)

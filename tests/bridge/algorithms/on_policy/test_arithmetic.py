@@ -161,9 +161,6 @@ def train_both(stock, ours):
         model.train()
 
 
-ONE_STEP_CASES = ("PPO", "discrete"), ("PPO", "box, state-dependent"), ("MaskablePPO", "multi_discrete")
-
-
 @pytest.mark.thorough(but=["PPO-discrete"])
 @pytest.mark.parametrize(("algorithm", "case"), CASES)
 def test_one_step_of_ppo(algorithm, case, same_order):

@@ -43,8 +43,6 @@ ENVIRONMENTS = {
     "Gymnasium": (host_env, "acting compiled"),
 }
 CASES = [(where, kind) for where in ENVIRONMENTS for kind in ACTIONS]
-# Compiled trainings on JAX environments: tests/bridge/engine/callbacks/test_one_run.py.
-ALWAYS = [("Gymnasium", "multi_binary"), ("by a method that cannot be traced", "discrete")]
 
 
 @pytest.mark.thorough

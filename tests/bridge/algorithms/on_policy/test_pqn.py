@@ -2,11 +2,10 @@
 
 import copy
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from stable_baselines3.common.envs import FakeImageEnv
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -57,22 +56,16 @@ def test_the_share_of_random_actions_falls_as_the_schedule_says_where_the_weight
     assert_equal(state_of(quiet), state_of(looked))
 
 
-class Pictures(gymnasium.Env):
-    observation_space = spaces.Box(0, 255, (36, 36, 3), np.uint8)
-    action_space = spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), float(action), bool(self.np_random.random() < 0.2), False, {}
-
-
 @pytest.mark.thorough
 def test_pictures_pass_through_layer_norms():
     kwargs = {"features_extractor_kwargs": {"features_dim": 8}}
-    model = make("PQN", DummyVecEnv([Pictures] * 2), policy="CnnPolicy", policy_kwargs=kwargs, n_steps=8)
+    model = make(
+        "PQN",
+        DummyVecEnv([lambda: FakeImageEnv(screen_height=36, screen_width=36, n_channels=3)] * 2),
+        policy="CnnPolicy",
+        policy_kwargs=kwargs,
+        n_steps=8,
+    )
     norms = [each for each in model.policy.modules() if isinstance(each, torch.nn.LayerNorm)]
     assert [each.normalized_shape[0] for each in norms] == [32, 64, 64, 8]
     model.learn(32)

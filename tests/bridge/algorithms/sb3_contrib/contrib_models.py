@@ -4,6 +4,8 @@ import copy
 
 from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import nn
 
 import bridge
 from bridge.algorithms.specs import SPECS
@@ -32,3 +34,14 @@ def make(name, env, policy="Mlp", package=bridge, policy_kwargs=None, **settings
 def in_dict(env):
     space = spaces.Dict({"obs": env.observation_space})
     return TransformObservation(env, lambda observation: {"obs": observation}, space)
+
+
+class TwoModes(BaseFeaturesExtractor):
+    """Normalises by batches and drops out, in training alone."""
+
+    def __init__(self, space):
+        super().__init__(space, spaces.flatdim(space))
+        self.layers = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(self.features_dim), nn.Dropout(0.5))
+
+    def forward(self, observations):
+        return self.layers(observations)

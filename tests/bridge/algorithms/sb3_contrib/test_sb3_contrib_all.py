@@ -6,17 +6,14 @@ What is one algorithm's alone: test_sb3_contrib_on_policy.py and test_sb3_contri
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from sb3_contrib.common.wrappers import ActionMasker
 from stable_baselines3.common.envs import FakeImageEnv, IdentityEnvBox
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage, is_vecenv_wrapped
-from torch import nn
 
 import bridge
 from bridge.algorithms.specs import SPECS
-from tests.bridge.algorithms.sb3_contrib.contrib_models import make
+from tests.bridge.algorithms.sb3_contrib.contrib_models import TwoModes, make
 from tests.stock import STOCK
 
 SEES_PICTURES = ["MaskablePPO", "RecurrentPPO", "MaskableRecurrentPPO", "QRDQN", "TQC"]
@@ -97,17 +94,6 @@ def test_networks_of_pictures_their_targets_and_their_files(name, share, tmp_pat
 
 
 # --- Layers of two modes --------------------------------------------------------------------------------------------
-
-
-class TwoModes(BaseFeaturesExtractor):
-    """Normalises by batches and drops out, in training alone."""
-
-    def __init__(self, space):
-        super().__init__(space, spaces.flatdim(space))
-        self.layers = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(self.features_dim), nn.Dropout(0.5))
-
-    def forward(self, observations):
-        return self.layers(observations)
 
 
 def running(model):
