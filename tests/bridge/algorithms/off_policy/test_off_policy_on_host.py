@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
-from stable_baselines3.common import buffers, noise
+from stable_baselines3.common import noise
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -15,11 +15,11 @@ import bridge
 from bridge.algorithms.common import predicting
 from bridge.engine.acting import Actor
 from bridge.engine.update import compiled_update
+from bridge.sb3 import NStepReplayBuffer
 from jaxenvs import learn
 from tests.bridge.algorithms.cases import Walk, assert_equal, state_of
 from tests.environments import Counter
 
-NStepReplayBuffer = getattr(buffers, "NStepReplayBuffer", None)
 with_n_steps = pytest.mark.skipif(NStepReplayBuffer is None, reason="this version of SB3 has no n-step returns")
 SETTINGS = {
     "buffer_size": 200,
@@ -106,16 +106,8 @@ def test_dqn_learns_what_sb3s_learns(settings):
     ("name", "settings"),
     [
         ("TD3", {"action_noise": NORMAL, "policy_delay": 3, "gradient_steps": 2}),
-        pytest.param(
-            "TD3",
-            {"action_noise": DRIFTING, "train_freq": (1, "episode"), "gradient_steps": -1},
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            "TD3",
-            {"n_envs": 2, "action_noise": DRIFTING, "train_freq": 4, "gradient_steps": 130},
-            marks=pytest.mark.thorough,
-        ),
+        ("TD3", {"action_noise": DRIFTING, "train_freq": (1, "episode"), "gradient_steps": -1}),
+        ("TD3", {"n_envs": 2, "action_noise": DRIFTING, "train_freq": 4, "gradient_steps": 130}),
         ("DDPG", {"action_noise": NORMAL, "tau": 0.1, "policy_kwargs": {"net_arch": {"pi": [5], "qf": [6, 7]}}}),
     ],
     ids=str,
@@ -148,10 +140,7 @@ def without_noise(monkeypatch):
     [
         {"ent_coef": "auto_0.1", "target_entropy": -0.5, "action_noise": NORMAL},
         pytest.param({"ent_coef": "auto_0.1", "n_steps": 2}, marks=with_n_steps),
-        pytest.param(
-            {"ent_coef": 0.2, "n_envs": 2, "policy_kwargs": {"n_critics": 3, "share_features_extractor": True}},
-            marks=pytest.mark.thorough,
-        ),
+        {"ent_coef": 0.2, "n_envs": 2, "policy_kwargs": {"n_critics": 3, "share_features_extractor": True}},
         {"target_update_interval": 3, "train_freq": (1, "episode"), "gradient_steps": -1, "tau": 0.3},
     ],
     ids=str,
