@@ -50,10 +50,6 @@ NOT_SAVED = (
     *("metrics", "_compiled_before", "_compiled_so_far", "_recorded_at"),
 )
 
-# Messages that SB3 prints with verbose=1.
-MONITOR_MESSAGE = "Wrapping the env with a `Monitor` wrapper"
-DUMMY_MESSAGE = "Wrapping the env in a DummyVecEnv."
-
 
 class CompiledAlgorithm(BaseAlgorithm):
     """Base class of all compiled algorithms, mixed in before the SB3 class, and with its attributes and methods."""
@@ -314,8 +310,10 @@ class CompiledAlgorithm(BaseAlgorithm):
         if isinstance(env, gymnasium.Env):
             # Where SB3 would use a DummyVecEnv, a SerialVecEnv does the same in less time, with SB3's messages.
             has_monitor = not monitor_wrapper or is_wrapped(env, Monitor)
+            if verbose >= 1 and not has_monitor:
+                print("Wrapping the env with a `Monitor` wrapper")
             if verbose >= 1:
-                print(*([] if has_monitor else [MONITOR_MESSAGE]), DUMMY_MESSAGE, sep="\n")
+                print("Wrapping the env in a DummyVecEnv.")
             monitored = env if has_monitor else Monitor(env)
             env = SerialVecEnv([lambda: monitored])
         return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)

@@ -4,6 +4,8 @@ import copy
 
 from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
+from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+from stable_baselines3.common.envs import IdentityEnvBox
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
@@ -29,6 +31,10 @@ def make(name, env, policy="Mlp", package=bridge, policy_kwargs=None, **settings
     # SB3 writes into policy_kwargs.
     given["policy_kwargs"] = copy.deepcopy(NETWORKS[name] | (policy_kwargs or {}))
     return getattr(package, name)(f"{policy}{spec.policy_kind}Policy", env, **given)
+
+
+def env_of(name):
+    return InvalidActionEnvDiscrete(6, n_invalid_actions=2) if SPECS[name].actions != "Box" else IdentityEnvBox(-10, 10)
 
 
 def in_dict(env):

@@ -6,21 +6,16 @@ What is one algorithm's alone: test_sb3_contrib_on_policy.py and test_sb3_contri
 import numpy as np
 import pytest
 import torch
-from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from sb3_contrib.common.wrappers import ActionMasker
-from stable_baselines3.common.envs import FakeImageEnv, IdentityEnvBox
+from stable_baselines3.common.envs import FakeImageEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage, is_vecenv_wrapped
 
 import bridge
 from bridge.algorithms.specs import SPECS
-from tests.bridge.algorithms.sb3_contrib.contrib_models import TwoModes, make
+from tests.bridge.algorithms.sb3_contrib.contrib_models import TwoModes, env_of, make
 from tests.stock import STOCK
 
 SEES_PICTURES = ["MaskablePPO", "RecurrentPPO", "MaskableRecurrentPPO", "QRDQN", "TQC"]
-
-
-def env_of(name):
-    return InvalidActionEnvDiscrete(6, n_invalid_actions=2) if SPECS[name].actions != "Box" else IdentityEnvBox(-10, 10)
 
 
 def pictures(name, **kwargs):

@@ -11,17 +11,11 @@ import numpy as np
 import pytest
 import sb3_contrib
 import torch
-from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from tests.bridge.algorithms.sb3_contrib.contrib_models import in_dict, make
+from tests.bridge.algorithms.sb3_contrib.contrib_models import env_of, in_dict, make
 
 NAMES = ["QRDQN", "TQC", "CrossQ"]
-
-
-def env_of(name):
-    """Return an environment whose actions the algorithm supports."""
-    return IdentityEnv(10) if name == "QRDQN" else IdentityEnvBox(-10, 10)
 
 
 @pytest.mark.thorough
