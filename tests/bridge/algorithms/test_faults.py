@@ -167,17 +167,6 @@ def test_gamma_and_gae_lambda_are_those_of_the_buffer_as_in_sb3():
     np.testing.assert_allclose(*advantages, rtol=1e-4, atol=1e-5)
 
 
-def test_callbacks_get_locals_before_the_end_of_a_rollout():
-    seen = []
-
-    class Looks(Recorder):
-        def _on_rollout_end(self):
-            seen.append(self.locals["dones"] is not None and self.locals["n_steps"])
-
-    make().learn(ROLLOUT, callback=Looks())
-    assert seen == [16]
-
-
 # --- What cannot be compiled ----------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 """Wrappers around the environments of a compiled rollout are where stepping through them would have left them."""
 
-import numpy as np
 import pytest
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
@@ -8,8 +7,8 @@ from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
 from bridge import JaxVecEnv
 from bridge.errors import NotCompilable
 from bridge.wrappers import WrappedEnv
-from tests.bridge.small_models import N_ENVS, ROLLOUT, OnRolloutEnd, Recorder, make, make_env, replayed
-from tests.bridge.wrappers.rollouts import assert_close
+from tests.bridge.small_models import N_ENVS, ROLLOUT, Noop, make, make_env
+from tests.bridge.wrappers.rollouts import assert_close, assert_wrappers_close
 from tests.environments import Counter
 
 
@@ -20,47 +19,20 @@ class Still(RunningMeanStd):
         pass
 
 
-def close_rms(ours, theirs):
-    np.testing.assert_allclose(ours.mean, theirs.mean, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(ours.var, theirs.var, rtol=1e-5, atol=1e-6)
-    assert ours.count == pytest.approx(theirs.count, rel=1e-12)
-
-
-def close_steps(recorder, stepped):
-    for step, (observation, rewards, dones, infos) in zip(recorder.steps, stepped, strict=True):
-        assert_close(step["new_obs"], observation)
-        assert_close(step["rewards"], rewards)
-        np.testing.assert_array_equal(step["dones"], dones)
-        for index in np.flatnonzero(dones):
-            assert_close(step["infos"][index]["terminal_observation"], infos[index]["terminal_observation"])
-
-
 # --- VecNormalize ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
-def test_vec_normalize_is_where_stepping_through_it_would_be():
-    env, theirs = (VecNormalize(make_env(), gamma=0.9, clip_obs=2.0) for _ in range(2))
-    recorder = Recorder()
-    model = make(env, engine="xla").learn(2 * ROLLOUT, callback=recorder)
-    stepped = replayed(theirs, recorder.steps)
-    close_steps(recorder, stepped)
-    close_rms(env.ret_rms, theirs.ret_rms)
-    assert_close(env.returns, theirs.returns)
-    assert_close(env.old_obs, theirs.old_obs)
-    assert_close(env.old_reward, theirs.old_reward)
-    assert_close(model._last_obs, stepped[-1][0])
-    close_rms(env.obs_rms, theirs.obs_rms)
-
-
-@pytest.mark.thorough
-def test_the_buffer_has_the_observations_that_the_policy_saw():
-    def check(model):
-        observations = model.rollout_buffer.observations
-        np.testing.assert_array_equal(observations[1:], [step["new_obs"] for step in recorder.steps[:-1]])
-
-    recorder = Recorder()
-    make(VecNormalize(make_env()), engine="xla").learn(ROLLOUT, callback=[recorder, OnRolloutEnd(check)])
+def test_a_compiled_training_leaves_vec_normalize_and_the_buffer_as_sb3s_loop_does():
+    """SB3's loop runs where a callback looks. Without learning, so that actions are the same."""
+    settings = {"engine": "xla", "learning_rate": 0.0}
+    quiet, looked = (make(VecNormalize(make_env(), gamma=0.9, clip_obs=2.0), **settings) for _ in range(2))
+    quiet.learn(2 * ROLLOUT)
+    looked.learn(2 * ROLLOUT, Noop())
+    assert_wrappers_close(quiet.env, looked.env)
+    assert_close(quiet._last_obs, looked._last_obs)
+    for name in ("observations", "actions", "rewards", "values", "log_probs", "returns", "episode_starts"):
+        assert_close(*(getattr(model.rollout_buffer, name) for model in (quiet, looked)))
 
 
 @pytest.mark.thorough
