@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3.common import env_util
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
@@ -38,8 +37,8 @@ def make(package, algorithm, env_id, settings, make_vec_env):
     return getattr(package, algorithm)(policy, VecNormalize(env, gamma=0.9), **settings)
 
 
-class Rollouts(BaseCallback):
-    """Copies of what the buffer held after each rollout."""
+class Rollouts(bridge.ScheduledCallback):
+    """Copies of what the buffer held after each rollout, which needs no step: rollouts in JAX are compiled."""
 
     def _init_callback(self):
         self.seen = []
