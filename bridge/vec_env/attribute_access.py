@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
 
-from jaxenvs import Environment, TimeLimit, Wrapper
+from jaxenvs import Environment, Wrapper
 
 # Added to errors about attributes that existing SB3 code reads, such as `model.get_env().envs[0]`.
 GYMNASIUMS = (
@@ -27,18 +27,10 @@ def attribute_of(env: Environment[Any], name: str, spec: EnvSpec | None) -> Any:
         return env
     if name == "spec":
         return copy.deepcopy(spec)
-    if name == "_max_episode_steps" and (limit := _time_limit(env)) is not None:
-        return limit.max_steps
     try:
-        return env.parameter(name)
+        return env.parameter("max_steps" if name == "_max_episode_steps" else name)  # a TimeLimit has it
     except AttributeError as error:
         raise AttributeError(f"{error} {GYMNASIUMS}") from None
-
-
-def _time_limit(env: Environment[Any]) -> TimeLimit | None:
-    while isinstance(env, Wrapper) and not isinstance(env, TimeLimit):
-        env = env.env
-    return env if isinstance(env, TimeLimit) else None
 
 
 def state_of(method: Any, env: Environment[Any], state: Any) -> Any:

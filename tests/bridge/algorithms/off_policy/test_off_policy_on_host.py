@@ -49,21 +49,17 @@ def make_pair(
     return models
 
 
-def learn_both(ours, stock, total=60, **kwargs):
-    ours.set_logger(configure(None, []))
-    stock.set_logger(configure(None, []))
+def assert_same(ours, stock, total=60, tolerance=1e-4):
+    """Train both with the same random numbers, and compare what they have learnt and logged."""
     logs = []
     for model in (ours, stock):
+        model.set_logger(configure(None, []))
         np.random.seed(0)  # noqa: NPY002
         torch.manual_seed(0)
         model.action_space.seed(0)
-        model.learn(total, log_interval=None, **kwargs)
+        model.learn(total, log_interval=None)
         logs.append({name: value for name, value in model.logger.name_to_value.items() if "time/" not in name})
-    return logs
-
-
-def assert_same(ours, stock, total=60, tolerance=1e-4, **kwargs):
-    mine, theirs = learn_both(ours, stock, total, **kwargs)
+    mine, theirs = logs
     states = [state_of(model, with_store=False) for model in (ours, stock)]
     states[0].pop("key")
     assert ours._n_updates == stock._n_updates > 0
