@@ -77,7 +77,8 @@ class CompiledFunctions:
         """Trace the environments, and jit their functions, which compile at their first call, for the device in use."""
         self._device = jax.config.jax_default_device  # type: ignore[attr-defined]
         self._mesh, part = mesh, venv if mesh is None else _part(venv, mesh.size)
-        state, timestep = _first(part)
+        # The key is made in traced code, as making one compiles a function.
+        state, timestep = jax.eval_shape(lambda: part.reset(jax.random.key(0)))
         if mesh is None:
             require_memory(venv.num_envs, (state, timestep))
             self.timestep, self.has_action_masks = timestep, _gives_masks(venv, state)
@@ -181,11 +182,6 @@ def _part(venv: VectorEnv, num_devices: int) -> VectorEnv:
     num_envs = venv.num_envs // num_devices
     env = venv.env if venv.env_axis is None else jax.tree.map(lambda leaf: leaf[:num_envs], venv.env)
     return dataclasses.replace(venv, env=env, num_envs=num_envs)
-
-
-def _first(venv: VectorEnv) -> Any:
-    """Return the shapes and dtypes of what `reset` returns, without compiling a function that makes a key."""
-    return jax.eval_shape(lambda: venv.reset(jax.random.key(0)))
 
 
 def _leaves(venv: VectorEnv) -> list[jax.Array]:
