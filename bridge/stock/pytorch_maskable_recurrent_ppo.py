@@ -242,7 +242,7 @@ class MaskableRecurrentPPO(sb3_contrib.RecurrentPPO):
         if info.get("terminal_observation") is None or not info.get("TimeLimit.truncated", False):
             return
         states = tuple(part[:, index : index + 1, :].contiguous() for part in lstm_states.vf)
-        goes_on = torch.zeros(1, device=self.device)
+        no_start = torch.zeros(1, device=self.device)
         with torch.no_grad():
             observation = self.policy.obs_to_tensor(info["terminal_observation"])[0]
-            rewards[index] += self.gamma * self.policy.predict_values(observation, states, goes_on)[0]
+            rewards[index] += self.gamma * self.policy.predict_values(observation, states, no_start)[0]

@@ -21,7 +21,7 @@ from bridge.engine.update import read_learner
 from bridge.replay.waiting_steps import write
 from bridge.sb3 import Infos, OffPolicy
 from bridge.translate.action_noise import write_noise_state
-from bridge.translate.policies.exported_network import Params
+from bridge.translate.pytorch.modules import Params
 from jaxenvs import VectorEnv
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import bound, cached_by_device, here, on_device_of
