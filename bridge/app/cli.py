@@ -17,11 +17,10 @@ from bridge.app.evaluation import evaluate_run
 from bridge.app.files import check_folder
 from bridge.app.hyperparameters import parse_assignments, whole_number
 from bridge.app.recording import record_run
-from bridge.app.runs import CONFIG, files_of, refuse_used, require_run
+from bridge.app.runs import CONFIG, files_of, require_run
+from bridge.app.training import train_run
 from bridge.app.training.distributed import joined
-from bridge.app.training.in_one_function import offer_cores, train_in_one_function
-from bridge.app.training.one_agent import Interrupted
-from bridge.app.training.one_agent import train as train_run
+from bridge.app.training.in_one_function import offer_cores
 from bridge.app.tuned import FILE
 from jaxenvs.cli.user_errors import UserError
 from jaxenvs.learn.sweep import reserve_threads
@@ -239,14 +238,11 @@ def _prepare_devices(saved: dict[str, Any], given: dict[str, Any], is_distribute
 
 def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
     out = out or Path("runs") / f"{config.env_id.rpartition(':')[2]}-{config.algorithm}-{config.seed}"
-    is_compiled = config.devices is not None or config.num_seeds > 1
-    if not resume and not is_compiled:
-        refuse_used(out)
     try:
-        result = (train_in_one_function if is_compiled else train_run)(config, out, resume=resume)
+        result = train_run.train(config, out, resume)
         names = [name for name in files_of(config) if any(out.glob(name))]
         print(f"Wrote to {out}: {', '.join(names)}", result, sep="\n")
-    except Interrupted as interrupted:
+    except train_run.Interrupted as interrupted:
         print(interrupted)
         sys.exit(130)
 

@@ -23,7 +23,7 @@ from bridge.app.files import replacing
 from bridge.app.hyperparameters import NOISE, check_values
 from bridge.app.tuned import settings_for
 from jaxenvs.arguments import did_you_mean, integer, non_negative_int, positive_int
-from jaxenvs.cli.user_errors import UserError
+from jaxenvs.cli.user_errors import UserError, user_errors
 
 # For environments without an entry in TUNED. Off-policy as in the Zoo: each environment's step brings an update.
 DEFAULT_NUM_ENVS, DEFAULT_NUM_ENVS_OFF_POLICY = 8, 1
@@ -70,6 +70,11 @@ class TrainingConfig:
     devices: int | None = None
     eval_freq: int = 0
     tensorboard_log: str | None = None
+
+    @property
+    def is_in_one_function(self) -> bool:
+        """True if a whole training is one compiled function."""
+        return self.num_seeds > 1 or self.devices is not None
 
     @functools.cached_property
     def environment(self) -> EnvironmentInfo:
@@ -127,11 +132,9 @@ class TrainingConfig:
         for unknown in (given.keys() | settings.keys()) - defaults.keys():
             hint = did_you_mean(unknown, defaults) or f"There are: {', '.join(defaults)}."
             raise UserError(f"{algorithm} has no hyper-parameter {unknown!r}. {hint}")
-        try:
+        with user_errors((TypeError, ValueError)):
             _check_run(new)
             check_values(algorithm, {**settings, **given}, defaults)
-        except (TypeError, ValueError) as error:
-            raise UserError(str(error)) from error
         if is_off_policy:
             _check_learns(resolved, total_timesteps)
         else:
@@ -189,7 +192,7 @@ def _check_run(config: TrainingConfig) -> None:
     }
     flag = "--seeds" if config.devices is None else "--devices"
     for other, is_given in of_one_agent.items():
-        if is_given and (config.num_seeds > 1 or config.devices is not None):
+        if is_given and config.is_in_one_function:
             raise UserError(
                 f"{flag} compiles a whole training, so it cannot be combined with {other}: leave out one of them."
             )
@@ -201,11 +204,8 @@ def algorithm_class(name: str) -> type[BaseAlgorithm]:
     Raises:
       UserError: it needs a package that is not installed.
     """
-    try:
-        algorithm: type[BaseAlgorithm] = ALGORITHMS[name].cls
-    except ImportError as error:
-        raise UserError(str(error)) from error
-    return algorithm
+    with user_errors(ImportError):
+        return ALGORITHMS[name].cls
 
 
 def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -15,9 +15,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge import Evaluation, NotCompilable, evaluate
 from bridge.app.config import TrainingConfig
-from bridge.app.runs import folders_of_models, load_model, make_env, read_run
+from bridge.app.runs import folders_of_models, load_agent, make_env, read_run
 from jaxenvs import TimeLimit
-from jaxenvs.cli.user_errors import UserError
+from jaxenvs.cli.user_errors import user_errors
 
 N_EPISODES = 100
 # For episodes without a limit: an agent may have learnt to let them continue for ever.
@@ -50,10 +50,8 @@ def evaluate_model(
     seed = first_seed(config) if seed is None else seed
     n_episodes = N_EPISODES if n_episodes is None else n_episodes
     if config.backend == "jax":
-        try:
+        with user_errors(NotCompilable, "The run cannot be evaluated: "):
             return evaluate(model, env, n_episodes, seed=seed, max_steps=limit)
-        except NotCompilable as reason:
-            raise UserError(f"The run cannot be evaluated: {reason}") from reason
     at_once = config.num_envs if config.backend == "process" else ON_HOST
     fresh = ending_env(config, min(n_episodes, at_once), like=env)
     try:
@@ -87,12 +85,10 @@ def evaluate_run(folder: Path, n_episodes: int | None, seed: int | None, best: b
     Raises:
       UserError: the run cannot be read.
     """
-    found = folders_of_models(folder, read_run(folder))
-    evaluations = [evaluate_model(config, *load_model(each, config, best), n_episodes, seed) for each, config in found]
-    if len(found) == 1:
-        return describe(evaluations[0])
-    lines = [f"{each.name}: {describe(evaluation)}" for (each, _), evaluation in zip(found, evaluations)]
-    return "\n".join([*lines, describe_seeds(evaluations)])
+    agents = [load_agent(each, config, best) for each, config in folders_of_models(folder, read_run(folder))]
+    evaluations = [evaluate_model(each.config, each.model, each.env, n_episodes, seed) for each in agents]
+    lines = [f"{each.folder.name}: {describe(evaluation)}" for each, evaluation in zip(agents, evaluations)]
+    return "\n".join([*(lines if len(lines) > 1 else []), describe_all(evaluations)])
 
 
 def describe(evaluation: Evaluation) -> str:
@@ -102,8 +98,10 @@ def describe(evaluation: Evaluation) -> str:
     return f"{returns} ({cut} of them cut after {MOST_STEPS} steps)" if cut else returns
 
 
-def describe_seeds(evaluations: list[Evaluation]) -> str:
-    """Return the evaluations of several agents as a line of text."""
+def describe_all(evaluations: list[Evaluation]) -> str:
+    """Return the evaluations of all agents of a run as a line of text."""
+    if len(evaluations) == 1:
+        return describe(evaluations[0])
     low, median, high = np.percentile([evaluation.mean for evaluation in evaluations], [25, 50, 75])
     n_episodes = len(evaluations[0].returns)
     return f"Mean return of {n_episodes} episodes each: median {median:.2f}, quartiles {low:.2f}, {high:.2f}"

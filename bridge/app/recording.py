@@ -10,8 +10,8 @@ from bridge import record
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import first_seed
 from bridge.app.files import make_folder, writing
-from bridge.app.runs import folders_of_models, load_model, make_env, read_run
-from jaxenvs.cli.user_errors import UserError
+from bridge.app.runs import folders_of_models, load_agent, make_env, read_run
+from jaxenvs.cli.user_errors import UserError, user_errors
 
 MOST_STEPS = 2000  # of all episodes together
 NATIVE_FPS = 50  # of EnvPool, which does not report how long a step is
@@ -26,7 +26,7 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path, best:
       n_episodes: the number of episodes.
       seed: of the first episode; None for the first seed of an evaluation.
       out: a file that ends with .gif or .mp4.
-      best: as in `load_model`.
+      best: as in `load_agent`.
 
     Returns:
       The episodes' returns, as a line of text.
@@ -40,16 +40,13 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path, best:
     is_jax = config.backend == "jax"
     if not is_jax:
         _require_pictures(config)
-    model, env = load_model(folder, config, best)
+    *_, model, env = load_agent(folder, config, best)
     if not is_jax:
         env = make_env(config, 1, like=env, render_mode="rgb_array")
     make_folder(out.parent)
     seed, fps = first_seed(config) if seed is None else seed, NATIVE_FPS if config.backend == "native" else None
-    try:
-        with writing(out):
-            episodes = record(model, out, env, n_episodes, seed=seed, fps=fps, max_steps=MOST_STEPS)
-    except (ImportError, ValueError) as error:
-        raise UserError(str(error)) from error
+    with user_errors((ImportError, ValueError)), writing(out):
+        episodes = record(model, out, env, n_episodes, seed=seed, fps=fps, max_steps=MOST_STEPS)
     returns = ", ".join(f"{gained:.2f}" for gained in episodes.returns)
     is_cut = episodes.lengths.sum() == MOST_STEPS and episodes.truncated[-1]
     return f"Wrote {out}: return {returns}" + (f", cut after {MOST_STEPS} steps" if is_cut else "")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
 from bridge.evaluation.on_host import with_statistics
 from bridge.results.reading import EPISODES, SEEDS_CHECKPOINT
-from jaxenvs.cli.user_errors import UserError
+from jaxenvs.cli.user_errors import UserError, user_errors
 
 CONFIG = "config.json"
 MODEL = "model.zip"  # the trained model, which SB3 can load
@@ -32,6 +31,15 @@ BEST_MODEL, BEST_STATISTICS = "best_model.zip", "best_vec_normalize.pkl"  # with
 EVALUATIONS = "evaluations.npz"  # SB3's EvalCallback writes it
 CHECKPOINT = "checkpoint.zip"  # from which the training continues
 CURVE = "learning_curve.png"
+
+
+class Agent(NamedTuple):
+    """An agent of a run, with the folder that it is saved to."""
+
+    folder: Path
+    config: TrainingConfig
+    model: BaseAlgorithm
+    env: VecEnv
 
 
 def read_run(folder: Path) -> TrainingConfig:
@@ -68,7 +76,7 @@ def files_of(config: TrainingConfig) -> list[str]:
     """Return the names of the files that a run writes to its folder, as patterns of `Path.glob`."""
     normalizes = bool(config.hyperparameters["normalize"])
     models = [MODEL] + [STATISTICS] * normalizes
-    if config.num_seeds > 1 or config.devices is not None:
+    if config.is_in_one_function:
         return ["seed-*/" * (config.num_seeds > 1) + name for name in models] + [CURVE, CONFIG, SEEDS_CHECKPOINT]
     best = ([BEST_MODEL] + [BEST_STATISTICS] * normalizes + [EVALUATIONS]) * (config.eval_freq > 0)
     logs = ["tensorboard"] * (config.tensorboard_log is None)
@@ -109,12 +117,11 @@ def make_env(config: TrainingConfig, num_envs: int | None = None, like: VecEnv |
     Raises:
       UserError: the environment does not accept the config.
     """
-    try:
+    refusals = (TypeError, ValueError, AssertionError)
+    with user_errors(refusals, f"{config.env_id} cannot be made with {config.env_kwargs}: "):
         venv = config.environment.make(num_envs or config.num_envs, config.seed, **further)
         if (frames := config.hyperparameters["frame_stack"]) > 1:
             venv = VecFrameStack(venv, frames)
-    except (TypeError, ValueError, AssertionError) as error:
-        raise UserError(f"{config.env_id} cannot be made with {config.env_kwargs}: {error}") from error
     normalize = config.hyperparameters["normalize"]
     if normalize and isinstance(like, VecNormalize):
         return with_statistics(venv, like)
@@ -141,12 +148,21 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
         arguments["policy_kwargs"] = _with_activation(dict(arguments["policy_kwargs"]))
     if config.hyperparameters.get("noise_type") is not None:
         arguments["action_noise"] = action_noise(config.hyperparameters, env)
-    try:
+    refusals = (TypeError, ValueError, AssertionError, RuntimeError)
+    with user_errors(refusals, f"{config.algorithm} does not accept these hyper-parameters: "):
         algorithm: Any = algorithm_class(config.algorithm)
         model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
-        return model
-    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        raise UserError(f"{config.algorithm} does not accept these hyper-parameters: {error}") from error
+    return model
+
+
+def make_agent(folder: Path, config: TrainingConfig) -> Agent:
+    """Make an untrained agent, with its environments.
+
+    Raises:
+      UserError: the environment or the algorithm does not accept the config.
+    """
+    env = make_env(config)
+    return Agent(folder, config, make_model(config, env), env)
 
 
 def _with_activation(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -172,8 +188,8 @@ def action_noise(hyperparameters: dict[str, Any], env: VecEnv) -> ActionNoise:
     return NormalActionNoise(mean, sigma) if is_normal else OrnsteinUhlenbeckActionNoise(mean, sigma)
 
 
-def load_model(folder: Path, config: TrainingConfig, best: bool = False) -> tuple[BaseAlgorithm, VecEnv]:
-    """Return the model of a run, trained or still training, and environments with the statistics of its training.
+def load_agent(folder: Path, config: TrainingConfig, best: bool = False) -> Agent:
+    """Return the agent of a run, trained or still training, in environments with the statistics of its training.
 
     Args:
       best: the model that was best in the evaluations of --eval-freq.
@@ -181,36 +197,34 @@ def load_model(folder: Path, config: TrainingConfig, best: bool = False) -> tupl
     Raises:
       UserError: there is no model, or it cannot be read.
     """
-    use_few_threads(config)
     if best and not (folder / BEST_MODEL).exists():
         raise UserError(f"{folder} holds no {BEST_MODEL}, which a training with --eval-freq writes: leave out --best.")
     found = [folder / name for name in ([BEST_MODEL] if best else [MODEL, CHECKPOINT]) if (folder / name).exists()]
     if not found:
         raise UserError(f"{folder} holds neither a {MODEL} nor a {CHECKPOINT}.")
     newest = max(found, key=lambda path: path.stat().st_mtime)
-    env = make_env(config)
     if newest.name == CHECKPOINT:
-        return read_checkpoint(folder, config, env), env
-    try:
+        return read_checkpoint(folder, config)
+    use_few_threads(config)
+    env = make_env(config)
+    with user_errors(Exception, f"Cannot load {newest.name} from {folder}: "):  # unpickling may raise anything
         model = algorithm_class(config.algorithm).load(newest)
         if isinstance(env, VecNormalize):
             env = VecNormalize.load(str(folder / (BEST_STATISTICS if best else STATISTICS)), env.venv)
-    except Exception as error:  # whatever unpickling ends in
-        raise UserError(f"Cannot load {newest.name} from {folder}: {_in_a_line(error)}") from error
-    return model, env
+    return Agent(folder, config, model, env)
 
 
-def read_checkpoint(folder: Path, config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
-    """Return the model of a checkpoint, in `env`, which continues from the saved state.
+def read_checkpoint(folder: Path, config: TrainingConfig) -> Agent:
+    """Return the agent of a checkpoint, whose model and environments continue from the saved state.
 
     Raises:
       UserError: it cannot be read, or is one of another config.
     """
     use_few_threads(config)
-    try:
-        return load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
-    except Exception as error:  # whatever unpickling ends in
-        raise UserError(f"Cannot resume from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
+    env = make_env(config)
+    with user_errors(Exception, f"Cannot resume from {folder / CHECKPOINT}: "):  # unpickling may raise anything
+        model = load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
+    return Agent(folder, config, model, env)
 
 
 def config_of_checkpoint(folder: Path) -> Any:
@@ -219,20 +233,22 @@ def config_of_checkpoint(folder: Path) -> Any:
     Raises:
       UserError: it cannot be read, or is not of a run.
     """
-    try:
+    with user_errors(Exception, f"Cannot resume from {folder / CHECKPOINT}: "):
         return (read_metadata(folder / CHECKPOINT) or {})["config"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise UserError(f"Cannot resume from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
 
 
 def save_model(model: BaseAlgorithm, folder: Path) -> None:
     """Write model.zip and, if there is a VecNormalize, vec_normalize.pkl."""
-    normalize = model.get_vec_normalize_env()
-    if normalize is not None:
-        with replacing(folder / STATISTICS) as unfinished:
-            normalize.save(str(unfinished))
+    save_statistics(model, folder / STATISTICS)
     with writing(folder / MODEL):
         model.save(folder / MODEL)
+
+
+def save_statistics(model: BaseAlgorithm, path: Path) -> None:
+    """Write the statistics of the VecNormalize in which a model is trained, if there is one."""
+    if (normalize := model.get_vec_normalize_env()) is not None:
+        with replacing(path) as unfinished:
+            normalize.save(str(unfinished))
 
 
 def use_few_threads(config: TrainingConfig) -> None:
@@ -244,7 +260,3 @@ def use_few_threads(config: TrainingConfig) -> None:
     is_large = ALGORITHMS[config.algorithm].is_off_policy and config.engine == "torch"
     if config.hyperparameters["policy"] == "MlpPolicy" and not is_large:
         torch.set_num_threads(1)
-
-
-def _in_a_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

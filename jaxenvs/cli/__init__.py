@@ -20,9 +20,8 @@ import tyro
 
 import jaxenvs
 import jaxenvs.third_party
-from jaxenvs import Environment
 from jaxenvs.arguments import did_you_mean
-from jaxenvs.cli.user_errors import UserError, described, import_module
+from jaxenvs.cli.user_errors import UserError, described, import_module, report_end, user_errors
 from jaxenvs.registry import LIBRARIES
 from jaxenvs.third_party.library import require_library
 
@@ -60,11 +59,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         try:
             _run(sys.argv[1:] if argv is None else argv)
-        except UserError as error:
-            print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
-            status = 2
-        except KeyboardInterrupt:
-            status = 130
+        except (UserError, KeyboardInterrupt) as error:
+            status = report_end(error)
         finally:
             for stream in _open_streams():
                 stream.flush()
@@ -152,7 +148,8 @@ def list_environments(modules: Modules = ()) -> None:
         return
     if libraries := [name for name in modules if name in LIBRARIES]:
         for library in libraries:
-            print(*library_ids(library), sep="\n")
+            with user_errors(ImportError):
+                print(*jaxenvs.third_party.ids(library), sep="\n")
         modules = tuple(name for name in modules if name not in LIBRARIES)
         if not modules:
             return
@@ -165,11 +162,12 @@ def list_environments(modules: Modules = ()) -> None:
         spec = jaxenvs.spec(env_id)
         limits = ("-" if limit is None else f"{limit:g}" for limit in (spec.max_episode_steps, spec.reward_threshold))
         try:
-            env = make_environment(env_id, {})
-            rows.append((env_id, _describe(env.observation_space), _describe(env.action_space), *limits))
-        except UserError as error:
-            rows.append((env_id, "-", "-", *limits))
-            print(error, file=sys.stderr)
+            env = jaxenvs.make(env_id)
+            spaces = _describe(env.observation_space), _describe(env.action_space)
+        except Exception as error:  # of any kind: the constructor may be the user's
+            print(f"{env_id} cannot be made: {described(error)}", file=sys.stderr)
+            spaces = "-", "-"
+        rows.append((env_id, *spaces, *limits))
     _print_table(rows)
 
 
@@ -201,43 +199,6 @@ def _describe(space: gymnasium.Space[Any]) -> str:
     return " ".join(str(space).split())
 
 
-# --- Environments as the command names them: an id, or module:id, whose module registers it -------------------
-
-
-def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any]:
-    """Call `jaxenvs.make`, and look for the module of the id in the current directory too.
-
-    Raises:
-      UserError: the module cannot be imported, it does not register the id, or does not accept `env_kwargs`.
-    """
-    module, _, _ = env_id.rpartition(":")
-    if module:
-        import_module(module)
-    try:
-        env = jaxenvs.make(env_id, **env_kwargs)
-        _ = env.observation_space, env.action_space
-        return env
-    except jaxenvs.UnknownEnvironment as error:
-        raise UserError(
-            f"{module} was imported, but does not register the environment. {error}" if module else str(error)
-        ) from error
-    except Exception as error:  # of any kind: the constructor may be the user's
-        given = f" with {env_kwargs}" if env_kwargs else ""
-        raise UserError(f"{env_id} cannot be made{given}: {described(error)}") from error
-
-
-def library_ids(library: str) -> list[str]:
-    """Return the ids of another library's environments.
-
-    Raises:
-      UserError: the library is not installed.
-    """
-    try:
-        return jaxenvs.third_party.ids(library)
-    except ImportError as error:
-        raise UserError(str(error)) from error
-
-
 def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
     """Return rows of EnvPool's ids that contain one of these parts, ignoring case, with `*` and `?` as in a shell.
 
@@ -246,10 +207,8 @@ def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
     Raises:
       UserError: EnvPool is not installed, or has no such id.
     """
-    try:
+    with user_errors(ImportError):
         envpool = require_library("envpool")
-    except ImportError as error:
-        raise UserError(str(error)) from error
     registry = envpool.registration.registry
     patterns = [f"*{part.lower()}*" for part in parts] or ["*"]
     rows = []

@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import jax
@@ -30,9 +30,11 @@ from jaxenvs.compilation.faults import (
 )
 from jaxenvs.jax_names import CACHE_HIT_EVENT, setting
 from jaxenvs.learn.sweep import num_cores
+from jaxenvs.registry import LIBRARIES
 
 WIDTH = 100
 PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "optax", "torch", "stable-baselines3", "sb3-contrib")
+OPTIONAL = (*LIBRARIES, "envpool", "ray", "rl_zoo3", "moviepy")
 # Environment variables that change how compiled functions run.
 VARIABLES = re.compile("JAX|XLA|PJRT|CUDA|NCCL|OMP_|MKL_")
 
@@ -53,7 +55,7 @@ def report() -> str:
         "settings": " ".join(f"{name}={value}" for name, value in variables.items()) or "none in the environment",
         "results": _results(),
         "cache": _cache(),
-        "extras": _extras(),
+        "extras": ", ".join(f"{name} {_version(name)}" for name in OPTIONAL if _version(name)) or "none",
         "compiled": why_no_bridge or 'parts of each algorithm, by environment ("all": training and environments)',
     }
     lines = [line for name, text in facts.items() for line in _wrapped(name, _anonymous(text))]
@@ -159,27 +161,3 @@ def _hits() -> str:
     for _ in range(2):  # two functions that are compiled to the same
         jax.jit(lambda x: 3 * x + 1)(jax.numpy.arange(7.0))
     return "JAX reads it" if CACHE_HIT_EVENT in events else "JAX does not read it: see jax-ml/jax#38445"
-
-
-def _extras() -> str:
-    """Return which `jaxenvs[...]` extras are installed. Extras that are not installed are left out."""
-    needed: dict[str, list[str]] = {}
-    try:
-        for line in requires("jaxenvs") or []:
-            if found := re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?[^;]*;.*\bextra\s*==\s*['\"]([\w-]+)", line):
-                package, extras, extra = found.groups()
-                names = [f"[{name}]" for name in extras.split(",")] if package == "jaxenvs" else [package]
-                needed.setdefault(extra, []).extend(names)
-    except PackageNotFoundError:
-        return "unknown, because jaxenvs is imported from a folder and not installed"
-    return ", ".join(extra for extra in needed if not _lacking(extra, needed)) or "none"
-
-
-def _lacking(extra: str, needed: dict[str, list[str]]) -> set[str]:
-    missing: set[str] = set()
-    for name in needed.get(extra, []):
-        if name.startswith("["):
-            missing |= _lacking(name[1:-1], needed)
-        elif _version(name) is None:
-            missing.add(name)
-    return missing

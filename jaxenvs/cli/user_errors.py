@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import jaxenvs
@@ -13,6 +15,34 @@ import jaxenvs
 
 class UserError(Exception):
     """Error in what the user asked for, or something that their machine lacks. The message is one line."""
+
+
+@contextlib.contextmanager
+def user_errors(kinds: type[Exception] | tuple[type[Exception], ...], before: str = "") -> Iterator[None]:
+    """Return a context that converts errors to UserErrors with the same message.
+
+    Args:
+      kinds: the errors to convert. If it is Exception, the message also names the kind.
+      before: text before the message.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except kinds as error:
+        kind = f"{type(error).__name__}: " if kinds is Exception else ""
+        raise UserError(f"{before}{kind}{error}") from error
+
+
+def report_end(error: BaseException) -> int:
+    """Print the error with which the command ends, and return its exit status."""
+    if isinstance(error, UserError):
+        print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    traceback.print_exception(error, file=sys.stderr)
+    return 1
 
 
 def find_environment(env_id: str) -> Any:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from bridge import save_checkpoint
 from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
-from bridge.app.runs import BEST_STATISTICS, CHECKPOINT, EVALUATIONS
+from bridge.app.runs import BEST_STATISTICS, CHECKPOINT, EVALUATIONS, save_statistics
 from bridge.checkpoint import save_before_rollout
 from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.results.reading import EPISODES, read_episodes
@@ -184,10 +184,7 @@ class SaveStatistics(BaseCallback):
         self._path = path
 
     def _on_step(self) -> bool:
-        normalize = self.model.get_vec_normalize_env()
-        if normalize is not None:
-            with replacing(self._path) as unfinished:
-                normalize.save(str(unfinished))
+        save_statistics(self.model, self._path)
         return True
 
 

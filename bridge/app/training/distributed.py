@@ -6,13 +6,12 @@ import contextlib
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator
 from os import _exit
 
 import jax
 
-from jaxenvs.cli.user_errors import UserError
+from jaxenvs.cli.user_errors import UserError, report_end
 from jaxenvs.learn.devices import is_first_process
 
 # A process without a heartbeat for this time is lost, and JAX ends the others. JAX's default is 100 s.
@@ -56,14 +55,7 @@ def joined(coordinator: str | None, num_processes: int | None, process_id: int |
 
 def _leave(error: BaseException) -> None:
     """End the process immediately: a normal exit waits for all processes, also for lost ones."""
-    status = 1
-    if isinstance(error, UserError):
-        print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
-        status = 2
-    elif isinstance(error, KeyboardInterrupt):
-        status = 130
-    else:
-        traceback.print_exception(error, file=sys.stderr)
+    status = report_end(error)
     sys.stdout.flush()
     sys.stderr.flush()
     _exit(status)

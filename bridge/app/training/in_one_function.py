@@ -11,17 +11,14 @@ import jax
 import numpy as np
 
 from bridge.app.config import TrainingConfig
-from bridge.app.evaluation import describe, describe_seeds, evaluate_model
-from bridge.app.files import CannotWrite, make_folder, replacing
-from bridge.app.runs import CONFIG, folders_of_models, make_env, make_model, refuse_used, save_model
+from bridge.app.files import replacing
+from bridge.app.runs import CONFIG, folders_of_models, make_agent
 from bridge.app.training.callbacks import Interrupt, Timer, move, progress_bar
-from bridge.app.training.learning_curve import draw_learning_curve
-from bridge.app.training.one_agent import Interrupted, announce
 from bridge.errors import NotCompilable
 from bridge.results.reading import SEEDS_CHECKPOINT
 from bridge.seeds import SeedSweep
 from jaxenvs import learn
-from jaxenvs.cli.user_errors import UserError
+from jaxenvs.cli.user_errors import user_errors
 from jaxenvs.jax_names import has_run
 from jaxenvs.learn.devices import is_first_process, largest
 
@@ -33,108 +30,68 @@ def offer_cores(number: int) -> None:
         jax.config.update("jax_num_cpu_devices", number)  # type: ignore[no-untyped-call]
 
 
-def train_in_one_function(config: TrainingConfig, out: Path, resume: bool = False) -> str:
-    """Train `config.num_seeds` agents, or one over `config.devices` devices, and save them.
+class AgentsInOneFunction:
+    """The training of `config.num_seeds` agents, or of one over `config.devices` devices, by all processes together.
 
-    It writes `files_of(config)`. If there are several processes, all call it, and the first writes and evaluates.
+    If it is resumed, it continues from checkpoint.npz, which the first process reads.
 
-    Args:
-      config: of the run.
-      out: the folder to write to.
-      resume: continue from the checkpoint in `out`; if there is none, begin anew.
-
-    Returns:
-      The results of the evaluations, as a line of text; an empty text in processes other than the first.
-
-    Raises:
-      UserError: the config is not accepted, cannot be compiled or divided, or nothing can be written.
-      Interrupted: by Ctrl-C during training, after everything was written.
+    Attributes:
+      agents: the agents, with their folders.
     """
-    folders = folders_of_models(out, config)
-    envs = [make_env(each) for _, each in folders]
-    models = [make_model(each, env) for (_, each), env in zip(folders, envs)]
-    flag = "--seeds" if config.devices is None else f"--devices {config.devices}"
-    try:
-        mesh = None if config.devices is None else learn.make_mesh(config.devices)
-        sweep = SeedSweep(cast(Any, models), config.total_timesteps, mesh)
-    except NotCompilable as reason:
-        raise UserError(f"{flag} cannot compile this training: {reason}") from reason
-    except ValueError as error:
-        raise UserError(f"{flag}: {error}") from error
-    path, is_first = out / SEEDS_CHECKPOINT, is_first_process()
-    if is_first:
-        if not resume:
-            refuse_used(out)
-        make_folder(out)
-        config.save(out / CONFIG)
-    (is_resumed,) = largest(is_first and resume and path.exists())
-    if is_resumed:
-        _go_on(sweep, config, path)
-    announce(config, out, sweep.num_timesteps)
-    try:
-        with Interrupt() as interrupt:
-            _train_in_calls(sweep, config, path, interrupt)
-            _write_arrays(sweep, config, path)
-            sweep.finish()
-            if is_first:
-                for model, (folder, _) in zip(models, folders):
-                    make_folder(folder)
-                    save_model(model, folder)
-                if sweep.metrics:
-                    draw_learning_curve(config, out)
-    except CannotWrite as error:
-        raise UserError(f"{error} The last checkpoint is intact. To resume: jaxenvs train --resume {out}") from error
-    if interrupt.came:
-        raise Interrupted(sweep.num_timesteps, out)
-    if not is_first:
-        return ""
-    evaluations = [evaluate_model(each, model, env) for model, env, (_, each) in zip(models, envs, folders)]
-    return describe_seeds(evaluations) if config.num_seeds > 1 else describe(evaluations[0])
 
+    def __init__(self, config: TrainingConfig, out: Path, resume: bool) -> None:
+        self._config, self._path = config, out / SEEDS_CHECKPOINT
+        self.agents = [make_agent(folder, each) for folder, each in folders_of_models(out, config)]
+        flag = "--seeds" if config.devices is None else f"--devices {config.devices}"
+        with user_errors(NotCompilable, f"{flag} cannot compile this training: "), user_errors(ValueError, f"{flag}: "):
+            mesh = None if config.devices is None else learn.make_mesh(config.devices)
+            models = cast(Any, [agent.model for agent in self.agents])
+            self._sweep = SeedSweep(models, config.total_timesteps, mesh)
+        (is_resumed,) = largest(is_first_process() and resume and self._path.exists())
+        if is_resumed:
+            self._continue()
 
-def _train_in_calls(sweep: SeedSweep, config: TrainingConfig, path: Path, interrupt: Interrupt) -> None:
-    """Train until the budget is spent or Ctrl-C comes, and write checkpoints meanwhile.
+    @property
+    def num_timesteps(self) -> int:
+        """The number of steps of each agent so far."""
+        return self._sweep.num_timesteps
 
-    If there are several processes, all of them stop and write as soon as one needs to.
-    """
-    if sweep.is_done:
-        return
-    timer = Timer()
-    with progress_bar(total=config.total_timesteps, initial=sweep.num_timesteps) as bar:
-        stops = False
-        while not sweep.is_done and not stops:
-            sweep.advance()
-            move(bar, sweep.num_timesteps)
-            stops, is_due = map(bool, largest(interrupt.came, timer.is_due))
-            interrupt.came = stops
-            if is_due:
-                with timer.writing():
-                    _write_arrays(sweep, config, path)
+    def learn(self, interrupt: Interrupt) -> None:
+        """Train until the budget is spent or Ctrl-C comes, write checkpoints meanwhile, and write into the models.
 
+        If there are several processes, all of them stop and write as soon as one needs to.
+        """
+        timer, stops = Timer(), False
+        with progress_bar(total=self._config.total_timesteps, initial=self.num_timesteps) as bar:
+            while not self._sweep.is_done and not stops:
+                self._sweep.advance()
+                move(bar, self.num_timesteps)
+                stops, is_due = map(bool, largest(interrupt.came, timer.is_due))
+                interrupt.came = stops
+                if is_due:
+                    with timer.writing():
+                        self._write_arrays()
+        self._write_arrays()
+        self._sweep.finish()
 
-def _write_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
-    """Write the checkpoint. If there are several processes, all take part, and the first one writes."""
-    arrays = sweep.to_arrays() | {CONFIG: np.array(json.dumps(config.as_json()))}
-    if is_first_process():
-        with replacing(path) as unfinished:
-            np.savez(unfinished, **arrays)  # type: ignore[arg-type]
+    def _write_arrays(self) -> None:
+        """Write the checkpoint. If there are several processes, all take part, and the first one writes."""
+        arrays = self._sweep.to_arrays() | {CONFIG: np.array(json.dumps(self._config.as_json()))}
+        if is_first_process():
+            with replacing(self._path) as unfinished:
+                np.savez(unfinished, **arrays)  # type: ignore[arg-type]
 
+    def _continue(self) -> None:
+        """Continue from the checkpoint.
 
-def _go_on(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
-    """Continue from a checkpoint, which the first process reads.
-
-    Raises:
-      UserError: it cannot be read, or is one of another config.
-    """
-    if not is_first_process():
-        sweep.from_arrays(None)
-        return
-    try:
-        with np.load(path) as file:
-            arrays = dict(file)
-        config.require_begun_as(json.loads(str(arrays.pop(CONFIG))), path.parent / CONFIG)
-        sweep.from_arrays(arrays)
-    except UserError:
-        raise
-    except Exception as error:  # reading a damaged file may raise anything
-        raise UserError(f"Cannot resume from {path}: {type(error).__name__}: {error}") from error
+        Raises:
+          UserError: it cannot be read, or is one of another config.
+        """
+        arrays = None
+        with user_errors(Exception, f"Cannot resume from {self._path}: "):  # reading a damaged file may raise anything
+            if is_first_process():
+                with np.load(self._path) as file:
+                    arrays = dict(file)
+                begun = json.loads(str(arrays.pop(CONFIG)))
+                self._config.require_begun_as(begun, self._path.with_name(CONFIG))
+            self._sweep.from_arrays(arrays)

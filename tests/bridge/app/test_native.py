@@ -13,7 +13,7 @@ import jaxenvs
 from bridge.app import environments
 from bridge.app.config import TrainingConfig
 from bridge.app.runs import make_env, make_model
-from bridge.app.training import one_agent
+from bridge.app.training import train_run
 from bridge.app.training.callbacks import Interrupt
 from bridge.app.tuned import GAMES, TUNED
 from jaxenvs import cli
@@ -55,7 +55,7 @@ def test_it_cannot_be_resumed_and_says_so_in_a_line(run, tmp_path, capsys, monke
         def __init__(self):
             pass
 
-    monkeypatch.setattr(one_agent, "Interrupt", Stopping)
+    monkeypatch.setattr(train_run, "Interrupt", Stopping)
     with pytest.raises(SystemExit):
         cli.main(["train", "ppo", "CartPole-v1", *NATIVE, *SHORT, "--out", str(tmp_path / "stopped")])
     said = capsys.readouterr().out

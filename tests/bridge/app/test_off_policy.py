@@ -127,7 +127,7 @@ def test_ctrl_c_in_the_middle_of_an_iteration_writes_a_checkpoint_at_its_end(run
     with monkeypatch.context() as patch:
         patch.setattr(Pace, "next", next_count)
         patch.setattr(Interrupt, "__enter__", lambda self: interrupts.append(self) or enter(self))
-        patch.setattr("bridge.app.training.one_agent.make_model", make_and_keep)
+        patch.setattr("bridge.app.runs.make_model", make_and_keep)
         with pytest.raises(SystemExit):
             train(out)
     num_timesteps = -(-after[0] // 8) * 8

@@ -1,0 +1,93 @@
+"""A run of `jaxenvs train`: train or resume, save, evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bridge.app.config import TrainingConfig
+from bridge.app.evaluation import describe_all, evaluate_model
+from bridge.app.files import CannotWrite, make_folder
+from bridge.app.runs import CONFIG, files_of, refuse_used, save_model
+from bridge.app.training.callbacks import Interrupt
+from bridge.app.training.in_one_function import AgentsInOneFunction
+from bridge.app.training.learning_curve import draw_learning_curve
+from bridge.app.training.one_agent import NO_STATE, OneAgent
+from jaxenvs.cli.user_errors import UserError
+from jaxenvs.learn.devices import is_first_process
+
+
+class Interrupted(Exception):
+    """Ctrl-C during training. What was learnt until then is saved."""
+
+
+def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
+    """Train the agents of a run, save them, and evaluate them.
+
+    It writes `files_of(config)`. If there are several processes, all call it, and the first writes and evaluates.
+
+    Args:
+      config: of the run.
+      out: the folder to write to.
+      resume: continue from the checkpoint in `out`; if there is none, begin anew.
+
+    Returns:
+      The results of the evaluations, as a line of text; an empty text in processes other than the first.
+
+    Raises:
+      UserError: the config is not accepted, cannot be compiled or divided, or cannot be resumed; or nothing can be
+        written.
+      Interrupted: by Ctrl-C during training, after everything was written.
+    """
+    is_first, can_resume = is_first_process(), config.backend == "jax"
+    if resume and not can_resume:
+        raise UserError(f"{out} cannot be resumed, because {NO_STATE}.")
+    if is_first and not resume:
+        refuse_used(out)
+    training = (AgentsInOneFunction if config.is_in_one_function else OneAgent)(config, out, resume)
+    if is_first:
+        make_folder(out)
+        config.save(out / CONFIG)
+    to_resume = f" To resume: jaxenvs train --resume {out}" if can_resume else ""
+    try:
+        with Interrupt() as interrupt:
+            _announce(config, out, training.num_timesteps)
+            training.learn(interrupt)
+            if is_first:
+                for folder, _, model, _ in training.agents:
+                    make_folder(folder)
+                    save_model(model, folder)
+                draw_learning_curve(config, out)
+    except CannotWrite as error:
+        raise UserError(f"{error} The last checkpoint is intact.{to_resume}" if can_resume else str(error)) from error
+    if interrupt.came:
+        raise Interrupted(
+            f"Interrupted after {training.num_timesteps} steps; the agent so far is saved in {out}.{to_resume}"
+        )
+    if not is_first:
+        return ""
+    result = describe_all([evaluate_model(each, model, env) for _, each, model, env in training.agents])
+    for *_, env in training.agents:
+        env.close()
+    return result
+
+
+def _announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
+    """Print what is trained, from which number of steps on, and which files that will write."""
+    if num_timesteps >= config.total_timesteps:
+        print(f"{out} is finished, after {num_timesteps} steps. To train longer, add a larger --total-timesteps.")
+        return
+    last = config.seed + config.num_seeds - 1
+    print(
+        f"Training {config.algorithm} on {config.num_envs} x {config.env_id} for {config.total_timesteps} steps"
+        + (f" from {num_timesteps} on, " if num_timesteps else ", ")
+        + (
+            f"seed {config.seed}"
+            if config.num_seeds == 1
+            else f"seeds {config.seed} to {last} in one compiled function"
+        )
+        + (f", over {config.devices} device{'s' * (config.devices > 1)}" if config.devices else "")
+        + f"\nIt will write to {out}: {', '.join(files_of(config))}",
+        flush=True,
+    )
+    if config.backend != "jax":
+        print(f"This run writes no checkpoints and cannot be resumed, because {NO_STATE}.")
