@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import jax
 import tyro
 
 from bridge.algorithms.specs import ALGORITHMS
-from bridge.app.config import LAST_SEED, TrainingConfig, forget_fitted, load_config, tell_of_other_versions
+from bridge.app.config import LAST_SEED, TrainingConfig, load_config, tell_of_other_versions
 from bridge.app.evaluation import evaluate_run
 from bridge.app.files import check_folder
 from bridge.app.hyperparameters import parse_assignments, whole_number
@@ -22,7 +23,8 @@ from bridge.app.training import train_run
 from bridge.app.training.distributed import joined
 from bridge.app.training.in_one_function import offer_cores
 from bridge.app.tuned import FILE
-from jaxenvs.cli.user_errors import UserError
+from jaxenvs.arguments import integer, positive_int
+from jaxenvs.cli.user_errors import UserError, user_errors
 from jaxenvs.learn.sweep import reserve_threads
 
 
@@ -73,34 +75,11 @@ Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
 Assignments = Annotated[tuple[str, ...], _shown_as("NAME=VALUE ...")]
 
 
-def train(
-    algorithm: Algorithm = None,
-    env_id: EnvId = None,
-    num_envs: Number = None,
-    total_timesteps: Number = None,
-    seed: Number = None,
-    seeds: Number = None,
-    engine: Name = None,
-    backend: Name = None,
-    env_kwargs: Assignments = (),
-    hyperparameters: Assignments = (),
-    hyperparams: Settings = None,
-    eval_freq: Number = None,
-    tensorboard_log: Folder = None,
-    config: File = None,
-    out: File = None,
-    resume: File = None,
-    devices: Number = None,
-    distributed: bool = False,
-    coordinator: Name = None,
-    num_processes: Number = None,
-    process_id: Number = None,
-) -> None:
-    """Train an agent, evaluate it, and draw its learning curve.
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of `jaxenvs train`. None: not given.
 
-    For example: jaxenvs train ppo CartPole-v1 --num-envs 64 --total-timesteps 500000 --out runs/cartpole
-
-    Args:
+    Attributes:
       algorithm: A key of ALGORITHMS.
       env_id: An id of `jaxenvs list`, of Gymnasium, or of another library, such as brax/ant. To import a module first,
         which may be in the current directory: module:id if it registers the id, or module:Class.
@@ -109,17 +88,17 @@ def train(
       total_timesteps: The number of steps, summed over all environments, such as 1e6. Also --n-timesteps or -n. If not
         given, the number tuned for the environment, or 100000.
       seed: The random seed of the environments and the weights. If not given, 0.
-      seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0, ...
+      num_seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in
+        seed-0, ...
       engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
         given, auto.
       backend: How environments run: jax (JAX environments, compiled), serial (Gymnasium environments in this process),
         process (each in its own process), or native (EnvPool, see `jaxenvs list envpool`). If not given, jax for JAX
         environments, and serial for others.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
-      hyperparameters: Hyper-parameters as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly to
-        0. normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack, and noise_type=normal noise_std=0.1 an
+      hyperparameters: Hyper-parameters as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly
+        to 0. normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack, and noise_type=normal noise_std=0.1 an
         action noise. Hyper-parameters that are not given have the values tuned for the environment, or SB3's defaults.
-      hyperparams: A file of settings for environments, instead of RL Baselines3 Zoo's.
       eval_freq: Evaluate the agent after every N steps of all environments, and keep the best in best_model.zip.
       tensorboard_log: The folder for TensorBoard's logs of several runs. If not given, tensorboard in the run's folder.
       config: The config.json of a run, to repeat it. Other arguments override its values.
@@ -134,82 +113,88 @@ def train(
       num_processes: The number of processes.
       process_id: The number of this process, from 0 on.
     """
-    changes = {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
-    given: dict[str, Any] = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
-    given |= {"engine": engine, "backend": backend, "devices": devices, "eval_freq": eval_freq}
-    given |= {"tensorboard_log": tensorboard_log}
-    processes = (coordinator, num_processes, process_id)
-    joins = distributed or any(each is not None for each in processes)
-    _train_as_asked(algorithm, env_id, given, changes, hyperparams, config, out, resume, processes if joins else None)
+
+    algorithm: Algorithm = None
+    env_id: EnvId = None
+    num_envs: Number = None
+    total_timesteps: Number = None
+    seed: Number = None
+    num_seeds: Annotated[Number, tyro.conf.arg(name="seeds")] = None
+    engine: Name = None
+    backend: Name = None
+    env_kwargs: Assignments = ()
+    hyperparameters: Assignments = ()
+    hyperparams: Settings = None
+    eval_freq: Number = None
+    tensorboard_log: Folder = None
+    config: File = None
+    out: File = None
+    resume: File = None
+    devices: Number = None
+    distributed: bool = False
+    coordinator: Name = None
+    num_processes: Number = None
+    process_id: Number = None
 
 
-def _train_as_asked(
-    algorithm: str | None,
-    env_id: str | None,
-    given: dict[str, Any],
-    changes: dict[str, Any],
-    hyperparams: Path | None,
-    config: Path | None,
-    out: Path | None,
-    resume: Path | None,
-    processes: tuple[str | None, int | None, int | None] | None,
-) -> None:
-    """Resolve the arguments of `train`, join other processes, and train.
+# The options that are fields of TrainingConfig.
+FIELDS = ("num_envs", "total_timesteps", "seed", "num_seeds", "engine", "backend", "devices", "eval_freq")
+FIELDS += ("tensorboard_log",)
 
-    Args:
-      given: fields of TrainingConfig, or None.
-      changes: values of fields that are dicts.
-      processes: coordinator, number and id, if processes are to be joined; the other arguments are as in `train`.
 
-    Raises:
-      UserError: arguments exclude each other, or what they name cannot be read or written.
+def train(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
+    """Train an agent, evaluate it, and draw its learning curve.
+
+    For example: jaxenvs train ppo CartPole-v1 --num-envs 64 --total-timesteps 500000 --out runs/cartpole
     """
-    given = {name: value for name, value in given.items() if value is not None}
+    resume, config, out = options.resume, options.config, options.out
+    given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
+    with user_errors(ValueError):
+        changes = {name: parse_assignments(getattr(options, name)) for name in ("env_kwargs", "hyperparameters")}
     if resume is not None:
-        if any([algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps", "devices"}]):
+        if any([options.algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps", "devices"}]):
             raise UserError(
                 "--resume continues a run with its own settings: only --total-timesteps and --devices can be given "
                 "with it."
             )
         config, out = resume / CONFIG, resume
         require_run(resume, config)
-    saved = _begun(algorithm, env_id, hyperparams, config, out)
-    _prepare_devices(saved, given, processes is not None, resume)
-    with contextlib.nullcontext() if processes is None else joined(*processes):
-        if processes is not None:
+    saved = _begun(options, config)
+    if out is not None:
+        check_folder(out)
+    processes = (options.coordinator, options.num_processes, options.process_id)
+    is_distributed = options.distributed or any(each is not None for each in processes)
+    _prepare_devices(saved, given, is_distributed, resume)
+    with joined(*processes) if is_distributed else contextlib.nullcontext():
+        if is_distributed:
             given["devices"] = jax.device_count()
-        if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
-            saved = forget_fitted(saved)
-        arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
-        resolved = TrainingConfig.resolve(**arguments)
+        resolved = TrainingConfig.resolve(**saved | given | {name: saved[name] | changes[name] for name in changes})
         if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
             raise UserError(f"--total-timesteps must be at least {saved['total_timesteps']}, the number in {config}.")
         _train(resolved, out, resume is not None)
 
 
-def _begun(
-    algorithm: str | None, env_id: str | None, hyperparams: Path | None, config: Path | None, out: Path | None
-) -> dict[str, Any]:
+def _begun(options: Options, config: Path | None) -> dict[str, Any]:
     """Return the arguments of TrainingConfig to begin with: the arguments of a saved run, or only what to train.
 
     Raises:
-      UserError: arguments of the command exclude each other, or what they name cannot be read or written.
+      UserError: options exclude each other, or what they name cannot be read.
     """
-    if config is None and (algorithm is None or env_id is None):
-        raise UserError(
-            "An algorithm and an environment are missing: jaxenvs train ppo CartPole-v1. Or give --config or --resume."
-        )
-    if config is not None and algorithm is not None:
+    algorithm, env_id = options.algorithm, options.env_id
+    if config is None:
+        if algorithm is None or env_id is None:
+            raise UserError(
+                "An algorithm and an environment are missing: jaxenvs train ppo CartPole-v1. Or give --config or "
+                "--resume."
+            )
+        named = {"algorithm": algorithm, "env_id": env_id, "hyperparams": options.hyperparams}
+        return named | {"env_kwargs": {}, "hyperparameters": {}}
+    if algorithm is not None:
         raise UserError(
             f"Give either an algorithm and an environment or --config, not both, got {algorithm} and --config."
         )
-    if config is not None and hyperparams is not None:
-        raise UserError(f"{config} already has all settings of a run: leave out --hyperparams {hyperparams}.")
-    if out is not None:
-        check_folder(out)
-    if config is None:
-        new: dict[str, Any] = {"env_kwargs": {}, "hyperparameters": {}}
-        return {"algorithm": algorithm, "env_id": env_id, **new, "hyperparams": hyperparams}
+    if options.hyperparams is not None:
+        raise UserError(f"{config} already has all settings of a run: leave out --hyperparams {options.hyperparams}.")
     saved, then = load_config(config)
     tell_of_other_versions(config, then)
     return saved
@@ -260,8 +245,7 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None, best: bool 
         training's own.
       best: Use the best model that --eval-freq found, not the last one.
     """
-    _check_positive("--episodes", episodes)
-    _check_seed(seed)
+    _check(episodes, seed)
     print(evaluate_run(run, episodes, seed, best))
 
 
@@ -277,28 +261,16 @@ def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None,
       out: The file to write, .gif or .mp4. MP4 needs moviepy. If not given, RUN/agent.gif.
       best: Use the best model that --eval-freq found, not the last one.
     """
-    _check_positive("--episodes", episodes)
-    _check_seed(seed)
+    _check(episodes, seed)
     out = out or run / "agent.gif"
     check_folder(out.parent)
     print(record_run(run, episodes, seed, out, best))
 
 
-def _parsed(assignments: tuple[str, ...]) -> dict[str, Any]:
-    try:
-        return parse_assignments(assignments)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
-def _check_positive(flag: str, number: int | None) -> None:
-    if number is not None and number < 1:
-        raise UserError(f"{flag} must be at least 1, got {number}.")
-
-
-def _check_seed(seed: int | None) -> None:
-    if seed is not None and not 0 <= seed <= LAST_SEED:
-        raise UserError(f"--seed must be an int between 0 and {LAST_SEED}, got {seed}.")
+def _check(episodes: int | None, seed: int | None) -> None:
+    with user_errors(ValueError):
+        positive_int("--episodes", 1 if episodes is None else episodes)
+        integer("--seed", seed or 0, 0, LAST_SEED)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"train": train, "evaluate": evaluate, "record": record}

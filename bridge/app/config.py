@@ -108,16 +108,13 @@ class TrainingConfig:
         if algorithm not in ALGORITHMS:
             hint = did_you_mean(algorithm.lower(), ALGORITHMS) or f"There are: {', '.join(ALGORITHMS)}."
             raise UserError(f"No algorithm {algorithm!r}. {hint}")
-        given = hyperparameters or {}
-        _require_json("--env-kwargs", env_kwargs or {})
-        _require_json("--hyperparameters", given)
-        backend, env_kwargs = run.pop("backend", "auto"), _sequences_as(tuple, env_kwargs or {})
+        given, backend, env_kwargs = hyperparameters or {}, run.pop("backend", "auto"), _with_tuples(env_kwargs or {})
         environment = find(backend, env_id, env_kwargs)
         _check_actions(algorithm, env_id, environment.action_space)
         name = env_id.removeprefix("jaxenvs/").rpartition(":")[2]
         settings = dict(settings_for(algorithm, name, environment.is_game, hyperparams))
         if "env_kwargs" in settings:
-            env_kwargs = _sequences_as(tuple, settings.pop("env_kwargs")) | env_kwargs
+            env_kwargs = _with_tuples(settings.pop("env_kwargs")) | env_kwargs
             environment = find(backend, env_id, env_kwargs)
         is_off_policy = ALGORITHMS[algorithm].is_off_policy
         tuned_num_envs = settings.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
@@ -132,6 +129,8 @@ class TrainingConfig:
         for unknown in (given.keys() | settings.keys()) - defaults.keys():
             hint = did_you_mean(unknown, defaults) or f"There are: {', '.join(defaults)}."
             raise UserError(f"{algorithm} has no hyper-parameter {unknown!r}. {hint}")
+        with user_errors((TypeError, ValueError), "--env-kwargs and --hyperparameters are stored as JSON: "):
+            new.as_json()
         with user_errors((TypeError, ValueError)):
             _check_run(new)
             check_values(algorithm, {**settings, **given}, defaults)
@@ -156,14 +155,17 @@ class TrainingConfig:
         Raises:
           UserError: a field differs.
         """
-        before, now = (_flat(fields) for fields in (begun, self.as_json()))
-        free = ("total_timesteps", "devices")
-        other = [name for name in before if name not in free and now.get(name) != before[name]]
-        if other:
-            changes = ", ".join(f"{name} was {before[name]!r} and is {now.get(name)!r}" for name in other)
+        before, now = (fields | fields["hyperparameters"] for fields in (begun, self.as_json()))
+        others = before.keys() - {"total_timesteps", "devices", "hyperparameters"}
+        changes = [
+            f"{name} was {before[name]!r} and is {now.get(name)!r}"
+            for name in sorted(others)
+            if now.get(name) != before[name]
+        ]
+        if changes:
             raise UserError(
-                f"{path} was changed after the checkpoint beside it was written: {changes}. --resume needs the "
-                f"settings that the run was started with: undo the change, or start a new run with --config {path}."
+                f"{path} was changed after the checkpoint beside it was written: {', '.join(changes)}. --resume needs "
+                f"the settings that the run was started with: undo the change, or start a new run with --config {path}."
             )
 
     def save(self, path: Path) -> None:
@@ -181,17 +183,14 @@ def _check_run(config: TrainingConfig) -> None:
     numbers = {"--num-envs": config.num_envs, "--total-timesteps": config.total_timesteps, "--seeds": config.num_seeds}
     for flag, number in numbers.items():
         positive_int(flag, number)
-    if config.devices is not None:
-        positive_int("--devices", config.devices)
     integer("--seed", config.seed, 0, LAST_SEED + 1 - config.num_seeds)
     non_negative_int("--eval-freq", config.eval_freq)
-    of_one_agent = {
-        "--eval-freq": config.eval_freq > 0,
-        "--tensorboard-log": config.tensorboard_log is not None,
-        "--seeds": config.num_seeds > 1 and config.devices is not None,
-    }
+    if config.devices is not None:
+        positive_int("--devices", config.devices)
     flag = "--seeds" if config.devices is None else "--devices"
-    for other, is_given in of_one_agent.items():
+    others = {"--eval-freq": config.eval_freq, "--tensorboard-log": config.tensorboard_log}
+    others["--seeds"] = config.devices is not None and config.num_seeds > 1
+    for other, is_given in others.items():
         if is_given and config.is_in_one_function:
             raise UserError(
                 f"{flag} compiles a whole training, so it cannot be combined with {other}: leave out one of them."
@@ -226,17 +225,6 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return arguments, then
 
 
-def forget_fitted(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `TrainingConfig.resolve` without a batch size that it chose itself.
-
-    For other rollouts it may choose another one.
-    """
-    others = {name: value for name, value in arguments["hyperparameters"].items() if name != "batch_size"}
-    fewer = arguments | {"hyperparameters": others}
-    chosen = TrainingConfig.resolve(**fewer).hyperparameters.get("batch_size")
-    return fewer if chosen == arguments["hyperparameters"].get("batch_size") else arguments
-
-
 def versions() -> dict[str, str]:
     """Return the versions of the packages on which the weights of a run depend."""
     return {"jaxenvs": jaxenvs.__version__, **{package: version(package) for package in PACKAGES}}
@@ -261,34 +249,11 @@ def _policy(algorithm: str, space: gymnasium.Space[Any]) -> str:
     return f"{kind}{ALGORITHMS[algorithm].policy_kind}Policy"
 
 
-def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with each hyper-parameter as a separate field."""
-    return {**fields, **fields["hyperparameters"], "hyperparameters": None}
-
-
-def _sequences_as(kind: type[list[Any]] | type[tuple[Any, ...]], value: Any) -> Any:
-    """Return the value with each list or tuple as `kind`; JSON turns both into lists."""
+def _with_tuples(value: Any) -> Any:
+    """Return the value with each list as a tuple; JSON turns both into lists."""
     if isinstance(value, dict):
-        return {name: _sequences_as(kind, each) for name, each in value.items()}
-    return kind(_sequences_as(kind, each) for each in value) if isinstance(value, list | tuple) else value
-
-
-def _require_json(flag: str, values: dict[str, Any]) -> None:
-    """Raise for values that would change, or be lost, when they are read from JSON again.
-
-    Raises:
-      UserError: a config.json cannot hold a value.
-    """
-    for name, value in values.items():
-        try:
-            kept = json.loads(json.dumps(value)) == _sequences_as(list, value)
-        except (TypeError, ValueError):
-            kept = False
-        if not kept:
-            raise UserError(
-                f"{flag} must hold values that JSON can store (numbers, strings, lists and dicts), got "
-                f"{name}={value!r}."
-            )
+        return {name: _with_tuples(each) for name, each in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def _default_arguments(algorithm: str) -> dict[str, Any]:
@@ -333,7 +298,8 @@ def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps
     described = f"{num_envs} environments x n_steps={hyperparameters['n_steps']} make rollouts of {rollout} steps"
     batch_size = hyperparameters.get("batch_size", rollout)
     if rollout % batch_size:
-        nearest = _nearest_divisor(rollout, batch_size)
+        divisors = (size for size in range(1, rollout + 1) if rollout % size == 0)
+        nearest = min(divisors, key=lambda size: abs(size - batch_size))
         if not adjust_batch_size:
             raise UserError(f"{described}, which batch_size={batch_size} does not divide: use batch_size={nearest}.")
         hyperparameters["batch_size"] = nearest
@@ -341,9 +307,3 @@ def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps
         more = f"{described}, more than --total-timesteps {total_timesteps}"
         print(f"{more}: training for one rollout, as SB3 does. Use a smaller n_steps to train less.", file=sys.stderr)
     return max(rollout, total_timesteps)
-
-
-def _nearest_divisor(rollout: int, batch_size: int) -> int:
-    """Return the batch size nearest to `batch_size` that divides a rollout."""
-    divisors = (size for size in range(1, rollout + 1) if rollout % size == 0)
-    return min(divisors, key=lambda size: abs(size - batch_size))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ from bridge.environment_ids import gymnasium_id, is_jax_id, jax_parameters, requ
 from bridge.host_env import envpool
 from bridge.host_env.makers import maker
 from jaxenvs import Environment, TimeLimit, Wrapper
-from jaxenvs.cli.user_errors import UserError, described, find_environment
+from jaxenvs.cli.user_errors import UserError, described, find_environment, user_errors
 
 # "auto" is "jax" or "serial", as jaxenvs has the environment or not.
 BACKENDS = ("auto", "jax", "serial", "process", "native")
@@ -59,63 +58,62 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentIn
     if backend == "native":
         return _native(env_id, env_kwargs)
     target = find_environment(env_id.removeprefix("jaxenvs/"))
+    is_jax = isinstance(target, str) and is_jax_id(target)
+    if is_jax and backend not in ("auto", "jax"):
+        is_jax, target = False, gymnasium_id(target)
     try:
-        made = _made(target, env_kwargs, backend)
+        made = _made(target, env_kwargs, is_jax)
         # A JAX environment of the user's may break here.
         spaces = made.observation_space, made.action_space
     except jaxenvs.UnknownEnvironment as error:
-        raise _unknown(env_id, error) from error
+        module = env_id.rpartition(":")[0]
+        imported = f"{module} was imported, but does not register the environment. " if module else ""
+        raise UserError(f"{imported}{error}{_where_else(env_id)}") from error
     except Exception as error:  # of any kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
         is_absent = isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError)
-        hint = ". Or, as EnvPool has it, add --backend native." if is_absent and _pool_has(env_id) else ""
+        hint = _where_else(env_id) if is_absent else ""
         raise UserError(f"{env_id} cannot be made{given}: {described(error)}{hint}") from error
     if isinstance(made, Environment):
         if backend not in ("auto", "jax"):
             raise UserError(f"--backend {backend} needs an environment of Gymnasium, but {env_id} is one of jaxenvs.")
-        threshold = jaxenvs.spec(target).reward_threshold if isinstance(target, str) else None
-        in_jax: Environment[Any] = made
-        return EnvironmentInfo(
-            *("jax", *spaces, _has_time_limit(made), threshold, False),
-            lambda num_envs, seed, wrapper=None: make_vec_env(
-                in_jax if wrapper is None else wrapper(in_jax), num_envs, seed=seed, backend="jax"
-            ),
-        )
+        in_jax, threshold = made, jaxenvs.spec(target).reward_threshold if isinstance(target, str) else None
+
+        def make_jax(num_envs: int, seed: int, wrapper: Callable[..., Any] | None = None) -> VecEnv:
+            return make_vec_env(in_jax, num_envs, seed, wrapper_class=wrapper, backend="jax")
+
+        return EnvironmentInfo("jax", *spaces, _has_time_limit(made), threshold, False, make_jax)
     if backend == "jax":
         raise UserError(f"--backend jax needs an environment of jaxenvs, but {env_id} is one of Gymnasium.")
     made.close()
     backend = "serial" if backend == "auto" else backend
     spec, is_game = made.spec, "AtariEnv" in type(made.unwrapped).__name__
-    has_limit = spec is not None and (spec.max_episode_steps is not None or is_game)
-    source = gymnasium_id(target) if isinstance(target, str) and is_jax_id(target) else target
+    has_limit = is_game or (spec is not None and spec.max_episode_steps is not None)
 
     def make(num_envs: int, seed: int, wrapper: Callable[..., Any] | None = None, **further: Any) -> VecEnv:
-        wrappers = [AtariWrapper] * is_game + [each for each in (wrapper,) if each is not None]
-        wrap = (lambda env: functools.reduce(lambda inner, outer: outer(inner), wrappers, env)) if wrappers else None
-        given = env_kwargs | further
-        return make_vec_env(source, num_envs, seed, wrapper_class=wrap, env_kwargs=given, backend=backend)
+        wrap = AtariWrapper if is_game else wrapper
+        return make_vec_env(
+            target, num_envs, seed, wrapper_class=wrap, env_kwargs=env_kwargs | further, backend=backend
+        )
 
     return EnvironmentInfo(backend, *spaces, has_limit, None if spec is None else spec.reward_threshold, is_game, make)
 
 
-def _made(target: Any, env_kwargs: dict[str, Any], backend: str) -> Environment[Any] | gymnasium.Env[Any, Any]:
+def _made(target: Any, env_kwargs: dict[str, Any], is_jax: bool) -> Environment[Any] | gymnasium.Env[Any, Any]:
     """Make one environment of an id, or of a class or function.
 
     Raises:
       UnknownEnvironment: neither jaxenvs nor Gymnasium has the id.
       Exception: of any kind, by the constructor.
     """
-    if not isinstance(target, str):
-        made = target(**env_kwargs)
-        if not isinstance(made, Environment | gymnasium.Env):
-            raise TypeError(f"expected an environment of jaxenvs or Gymnasium, got a {type(made).__name__}.")
-        return made
-    if is_jax_id(target):
-        if backend in ("auto", "jax"):
-            return with_arrays(jaxenvs.make(target, **jax_parameters(target, env_kwargs)))
-        return maker(gymnasium_id(target), env_kwargs)()
-    require_in_gymnasium(target)
-    return maker(target, env_kwargs)()
+    if is_jax:
+        return with_arrays(jaxenvs.make(target, **jax_parameters(target, env_kwargs)))
+    if isinstance(target, str):
+        require_in_gymnasium(target)
+    made: object = maker(target, env_kwargs)()
+    if not isinstance(made, Environment | gymnasium.Env):
+        raise TypeError(f"expected an environment of jaxenvs or Gymnasium, got a {type(made).__name__}.")
+    return made
 
 
 def _has_time_limit(env: Environment[Any]) -> bool:
@@ -124,25 +122,17 @@ def _has_time_limit(env: Environment[Any]) -> bool:
     return isinstance(env, TimeLimit)
 
 
-def _unknown(env_id: str, error: Exception) -> UserError:
-    """Return the error for an id that neither jaxenvs nor Gymnasium has."""
-    if _pool_has(env_id):
-        return UserError(f"jaxenvs has no environment {env_id!r}, but EnvPool has it: add --backend native.")
-    module = env_id.rpartition(":")[0]
-    imported = f"{module} was imported, but does not register the environment. " if module else ""
-    if env_id.startswith("ALE/") or env_id.endswith("NoFrameskip-v4"):
-        return UserError(
-            f'No environment {env_id!r}. Atari games need EnvPool: pip install "jaxenvs[envpool]", and add --backend '
-            f"native. Or ale-py: pip install ale-py, and train ale_py:{env_id}."
-        )
-    return UserError(f"{imported}{error}")
-
-
-def _pool_has(env_id: str) -> bool:
-    """Return whether an installed EnvPool has an id that is neither jaxenvs' nor registered by a module."""
+def _where_else(env_id: str) -> str:
+    """Return, as the end of an error message, how to train on an id that EnvPool or ale-py may have."""
     with contextlib.suppress(Exception):  # a broken EnvPool does not matter to runs without it
-        return ":" not in env_id and _pool_name(env_id) in envpool.ids()
-    return False
+        if ":" not in env_id and _pool_name(env_id) in envpool.ids():
+            return " EnvPool has it: add --backend native."
+    if env_id.startswith("ALE/") or env_id.endswith("NoFrameskip-v4"):
+        return (
+            ' Atari games need EnvPool: pip install "jaxenvs[envpool]", and add --backend native. Or ale-py: pip '
+            f"install ale-py, and train ale_py:{env_id}."
+        )
+    return ""
 
 
 def _pool_name(env_id: str) -> str:
@@ -150,10 +140,8 @@ def _pool_name(env_id: str) -> str:
 
 
 def _native(env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentInfo:
-    try:
+    with user_errors(Exception, "EnvPool cannot be imported: "):  # a library of many parts may raise anything
         known = envpool.ids()
-    except Exception as error:  # importing a library of many parts may raise anything
-        raise UserError(f"EnvPool cannot be imported: {type(error).__name__}: {error}") from error
     if not known:
         raise UserError('--backend native needs EnvPool, which is not installed: pip install "jaxenvs[envpool]".')
     name = _pool_name(env_id)
@@ -161,14 +149,10 @@ def _native(env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentInfo:
         raise UserError(
             f"EnvPool has no environment {env_id!r}. `jaxenvs list envpool PART` lists the ids that contain PART."
         )
-    try:
+    # The message of a TypeError names the option.
+    with user_errors(Exception, f"EnvPool cannot make {env_id} with {env_kwargs}: "), user_errors(TypeError):
         is_game = envpool.is_game(envpool.spec_of(name, {}))
-        options = native_options({}) if is_game else {}
-        spec = envpool.spec_of(name, options | env_kwargs)
-    except TypeError as error:  # its message names the option
-        raise UserError(str(error)) from error
-    except Exception as error:
-        raise UserError(f"EnvPool cannot make {env_id} with {env_kwargs}: {type(error).__name__}: {error}") from error
+        spec = envpool.spec_of(name, (native_options({}) if is_game else {}) | env_kwargs)
     spaces = envpool.aligned(spec.observation_space, spec.action_space)
 
     def make(num_envs: int, seed: int, wrapper: None = None, **further: Any) -> VecEnv:

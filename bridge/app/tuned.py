@@ -10,7 +10,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from jaxenvs.cli.user_errors import UserError
+import yaml
+
+from jaxenvs.cli.user_errors import UserError, user_errors
 
 # Algorithm -> environment -> settings.
 Tuned = dict[str, dict[str, dict[str, Any]]]
@@ -91,14 +93,8 @@ def read_yaml(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
       UserError: the file cannot be read, or has another format.
     """
-    try:
-        import yaml  # imported here, because only these files need it
-    except ImportError as error:
-        raise UserError(f"{path} needs PyYAML, which is not installed: pip install pyyaml.") from error
-    try:
+    with user_errors((OSError, ValueError, yaml.YAMLError), f"Cannot read settings from {path}: "):
         rows = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"Cannot read settings from {path}: {error}.") from error
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
         raise UserError(f"{path} must hold settings below the id of each environment, as RL-Zoo's files do.")
     return rows
@@ -147,10 +143,8 @@ def read(path: Path) -> Tuned:
     Raises:
       UserError: the file cannot be read, or has another format.
     """
-    try:
+    with user_errors((OSError, ValueError), f"Cannot read settings from {path}: "):
         tables = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"Cannot read settings from {path}: {error}.") from error
     tuned: Tuned = {}
     for algorithm, rows in tables.items():
         if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
@@ -159,17 +153,15 @@ def read(path: Path) -> Tuned:
             )
         for names, row in rows.items():
             settings = dict(row)
-            above = _above(tuned, settings.pop("like"), path) if "like" in settings else {}
-            for env_id in names.split(", "):
-                tuned.setdefault(algorithm, {})[env_id] = above | settings
+            if (like := settings.pop("like", None)) is not None:
+                above, _, other = str(like).partition(".")
+                if other not in tuned.get(above, {}):
+                    raise UserError(
+                        f'like must name an earlier table, such as "ppo.CartPole-v1", got {like!r} in {path}.'
+                    )
+                settings = tuned[above][other] | settings
+            tuned.setdefault(algorithm, {}).update({env_id: dict(settings) for env_id in names.split(", ")})
     return tuned
-
-
-def _above(tuned: Tuned, name: Any, path: Path) -> dict[str, Any]:
-    algorithm, _, env_id = str(name).partition(".")
-    if env_id not in tuned.get(algorithm, {}):
-        raise UserError(f'like must name an earlier table, such as "ppo.CartPole-v1", got {name!r} in {path}.')
-    return tuned[algorithm][env_id]
 
 
 TUNED = read(FILE)

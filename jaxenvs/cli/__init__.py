@@ -39,7 +39,7 @@ OF_BRIDGE = {
 }
 # Packages of these commands, by the names of their modules; the extra `sb3`. Only looked for, because importing takes
 # seconds.
-PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL")
+PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL", "yaml")
 
 # Other names of options, which SB3 or RL-Zoo have.
 ALIASES = {"-n": "--total-timesteps", "--n-timesteps": "--total-timesteps", "--n-envs": "--num-envs"}

@@ -112,7 +112,7 @@ def test_settings_of_robots_resolve(algorithm):
     [
         (["ppo", "HalfCheeta-v5", *NATIVE], "EnvPool has no environment 'HalfCheeta-v5'. `jaxenvs list envpool PART`"),
         (["ppo", "Adventure-v5"], "EnvPool has it: add --backend native"),
-        (["ppo", "HalfCheetah-v3"], "Or, as EnvPool has it, add --backend native."),
+        (["ppo", "HalfCheetah-v3"], "EnvPool has it: add --backend native."),
         (["ppo", "HalfCheetah-v5", *NATIVE, "--env-kwargs", "gravty=5.0"], "HalfCheetah-v5 has no option 'gravty'."),
         (["ppo", "Go9x9-v1", *NATIVE], "Go9x9-v1 has 2 players"),
         (["ppo", "HalfCheetah-v5", *NATIVE, "--seeds", "3"], "cannot be compiled"),

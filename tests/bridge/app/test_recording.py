@@ -58,7 +58,7 @@ def test_the_folder_of_a_film_is_made(run, tmp_path):
 
 def test_seeds_are_those_of_numpy(run, capsys):
     for command in ("evaluate", "record"):
-        assert "--seed must be an int between 0 and 4294967295" in error_of(capsys, command, str(run), "--seed", "-1")
+        assert "--seed must be an int from 0 to 4294967295" in error_of(capsys, command, str(run), "--seed", "-1")
 
 
 def test_a_film_has_an_end(run, tmp_path, capsys, monkeypatch):
