@@ -7,7 +7,6 @@ them. Load only your own.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import io
 import json
 import os
@@ -16,7 +15,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
@@ -39,54 +38,38 @@ REPLAY_BUFFER = "replay_buffer.pkl"
 METADATA = "metadata.json"
 
 
-@dataclasses.dataclass
-class TrainingPosition:
-    """The state of a training that is neither in SB3's zip nor in a replay buffer.
+def _position_of(model: BaseAlgorithm, random_state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a training that is neither in SB3's zip nor in a replay buffer.
 
-    Attributes:
-      env: the state of the environments, as returned by `JaxVecEnv.get_state`.
-      wrappers: for each wrapper around them, from the outermost on, the name of its class, and its attributes, each
-        pickled.
-      random: the states of random generators, as returned by `get_random_state`.
-      action_space: the state of the action space's generator.
-      memory: the recurrent state of the policy, as returned by `read_memory`.
+    It has the state of the environments; for each wrapper around them, from the outermost on, the name of its class and
+    its attributes, each pickled; the states of random generators; and the recurrent state of the policy.
     """
+    env = model.get_env()
+    return {
+        "env": _jax_vec_env(env).get_state(),
+        "wrappers": [_picklable_attributes(wrapper) for wrapper in _wrappers(env)],
+        "random": random_state,
+        "action_space": dict(model.action_space.np_random.bit_generator.state),
+        "memory": read_memory(model),
+    }
 
-    env: dict[str, Any]
-    wrappers: list[tuple[str, dict[str, bytes]]]
-    random: dict[str, Any]
-    action_space: dict[str, Any] | None = None
-    memory: Any = None
 
-    @classmethod
-    def of(cls, model: BaseAlgorithm, random_state: dict[str, Any]) -> Self:
-        """Return the current state of the training of a model."""
-        env = model.get_env()
-        return cls(
-            env=_jax_vec_env(env).get_state(),
-            wrappers=[_picklable_attributes(wrapper) for wrapper in _wrappers(env)],
-            random=random_state,
-            action_space=dict(model.action_space.np_random.bit_generator.state),
-            memory=read_memory(model),
-        )
-
-    def restore(self, model: BaseAlgorithm) -> None:
-        """Put a model that SB3 has loaded into this state, if its environments and wrappers are of the same kinds."""
-        wrappers = list(_wrappers(model.get_env()))
-        came, expected = ([name for name, _ in self.wrappers], [type(wrapper).__name__ for wrapper in wrappers])
-        if came != expected:
-            raise ValueError(f"env must be wrapped in the wrappers of the checkpoint, {came}, got {expected}.")
-        make_room_for_league(model)
-        _jax_vec_env(model.get_env()).set_state(self.env)
-        for wrapper, (_, attributes) in zip(wrappers, self.wrappers, strict=True):
-            vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})
-        set_random_state(self.random)
-        if self.action_space is not None:
-            model.action_space.np_random.bit_generator.state = self.action_space
-        if self.memory is not None:
-            cast(Any, model)._last_lstm_states = to_states(model, self.memory)
-        if isinstance(model, CompiledOffPolicyAlgorithm):
-            model.go_on_with(copy.deepcopy(model.action_noise))
+def _restore(model: BaseAlgorithm, position: dict[str, Any]) -> None:
+    """Put a model that SB3 has loaded into this state, if its environments and wrappers are of the same kinds."""
+    wrappers = list(_wrappers(model.get_env()))
+    came, expected = ([name for name, _ in position["wrappers"]], [type(wrapper).__name__ for wrapper in wrappers])
+    if came != expected:
+        raise ValueError(f"env must be wrapped in the wrappers of the checkpoint, {came}, got {expected}.")
+    make_room_for_league(model)
+    _jax_vec_env(model.get_env()).set_state(position["env"])
+    for wrapper, (_, attributes) in zip(wrappers, position["wrappers"], strict=True):
+        vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})
+    set_random_state(position["random"])
+    model.action_space.np_random.bit_generator.state = position["action_space"]
+    if position["memory"] is not None:
+        cast(Any, model)._last_lstm_states = to_states(model, position["memory"])
+    if isinstance(model, CompiledOffPolicyAlgorithm):
+        model.go_on_with(copy.deepcopy(model.action_noise))
 
 
 def save_checkpoint(model: BaseAlgorithm, path: str | Path, metadata: dict[str, Any] | None = None) -> None:
@@ -122,13 +105,12 @@ def _save_checkpoint(
             "model must have begun to learn, because its environments have no state to save before that: call learn() "
             "first."
         )
-    position = TrainingPosition.of(model, random_state)
+    position = _position_of(model, random_state)
     with replacing(_zip_path(path)) as unfinished:
         model.save(unfinished)
         # Added to the zip, and not passed to SB3, which would write it as text that may need more than memory has.
         with zipfile.ZipFile(unfinished, "a") as archive:
-            fields = {field.name: getattr(position, field.name) for field in dataclasses.fields(position)}
-            _add_pickle(archive, POSITION, fields)
+            _add_pickle(archive, POSITION, position)
             if (buffer := getattr(model, "replay_buffer", None)) is not None:
                 _add_pickle(archive, REPLAY_BUFFER, buffer)
             if metadata is not None:
@@ -176,7 +158,7 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
                 "save_checkpoint."
             )
         with archive.open(POSITION) as file:
-            TrainingPosition(**pickle.load(file)).restore(model)
+            _restore(model, pickle.load(file))
         if REPLAY_BUFFER in archive.namelist():
             # SB3 accepts no other kind of file.
             with archive.open(REPLAY_BUFFER) as file, io.BufferedReader(cast(Any, file)) as buffered:

@@ -163,11 +163,14 @@ class _Asked:
 
 def _make(asked: _Asked, backend: str) -> VecEnv:
     """Choose a backend for "auto", and make the environments."""
-    if backend == "auto":
-        backend, made = ("jax", asked.env_id) if "devices" in asked.vec_env_kwargs else _choose(asked)
-        if made is not asked.env_id:
-            asked = dataclasses.replace(asked, env_id=made)
-    elif backend not in ("jax", "native"):
+    if backend == "auto" and "devices" in asked.vec_env_kwargs:
+        backend = "jax"
+    elif backend == "auto":
+        backend, made = _choose(asked)
+        name = asked.env_id if isinstance(asked.env_id, str) else shown(asked.env_id)
+        _say_once(logging.INFO, f"make_vec_env({name}): {backend=}.")
+        asked = dataclasses.replace(asked, env_id=made)
+    if backend in ("serial", "process", "ray"):
         _hint(asked.env_id)
     if asked.device != "auto" and backend != "jax":
         raise ValueError(f"device is only for JAX environments, got device={asked.device!r} and {backend=}.")
@@ -256,42 +259,30 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
 
 
 def _choose(asked: _Asked) -> tuple[str, Any]:
-    """Return the backend of "auto"; and `env_id`, or its result if it had to be called."""
+    """Return the backend of "auto"; and `env_id`, or a function that first returns the environment that it made."""
     env_id = asked.env_id
-    backend, source = "jax", env_id
     if isinstance(env_id, str):
-        if not is_jax_id(env_id):
-            require_in_gymnasium(env_id)
-            backend = "serial"
-    elif isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
-        backend = "serial"
-    elif not (isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment))):
-        env = env_id(**asked.env_kwargs) if callable(env_id) else env_id
-        is_several = is_parallel(env)
-        if not (is_several or isinstance(env, Environment | gymnasium.Env)):
-            raise TypeError(
-                "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
-                f"function that makes an environment, got {shown(env_id)}."
-            )
-        if not callable(env_id):
-            require_one(env, asked.n_envs, asked.env_kwargs)
-        if is_several:
-            backend, source = PARALLEL, _parallel_maker(asked, env)
-            _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
-            return backend, source
-        backend, source = "jax" if isinstance(env, Environment) else "serial", FirstMade(env_id, env)
-    name = env_id if isinstance(env_id, str) else shown(env_id)
-    _say_once(logging.INFO, f"make_vec_env({name}): {backend=}.")
-    if backend == "serial":
-        _hint(source)
-    return backend, source
-
-
-def _parallel_maker(asked: _Asked, env: Any) -> Callable[[], Any]:
-    """Return the function that makes PettingZoo's environments, from one, or from the function that made it."""
-    return (
-        functools.partial(FirstMade(asked.env_id, env), **asked.env_kwargs) if callable(asked.env_id) else lambda: env
-    )
+        if is_jax_id(env_id):
+            return "jax", env_id
+        require_in_gymnasium(env_id)
+        return "serial", env_id
+    if isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment)):
+        return "jax", env_id
+    if isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
+        return "serial", env_id
+    env = env_id(**asked.env_kwargs) if callable(env_id) else env_id
+    is_several = is_parallel(env)
+    if not (is_several or isinstance(env, Environment | gymnasium.Env)):
+        raise TypeError(
+            "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
+            f"function that makes an environment, got {shown(env_id)}."
+        )
+    if not callable(env_id):
+        require_one(env, asked.n_envs, asked.env_kwargs)
+    made = FirstMade(env_id, env)
+    if is_several:
+        return PARALLEL, functools.partial(made, **asked.env_kwargs)
+    return ("jax" if isinstance(env, Environment) else "serial"), made
 
 
 def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
@@ -341,16 +332,16 @@ def _hint(env_id: Any) -> None:
             logging.WARNING,
             f"jaxenvs also has {also[-1]}: make_vec_env({also[-1]!r}) steps it in one compiled function.",
         )
-    elif isinstance(env_id, str):
-        if not log.isEnabledFor(logging.INFO):  # importing EnvPool takes seconds
-            return
+    elif isinstance(env_id, str) and log.isEnabledFor(logging.INFO):  # importing EnvPool takes seconds
         with contextlib.suppress(Exception):  # a broken EnvPool does not matter to callers without it
-            known, is_game = envpool.ids(), env_id.endswith("NoFrameskip-v4")
+            known = envpool.ids()
             if env_id in known:
-                _say_once(logging.INFO, f'EnvPool also has {env_id}, and steps it much faster: pass backend="native".')
-            elif is_game and env_id.replace("NoFrameskip-v4", "-v5") in known:
-                how = f'make_atari_env("{env_id}", ..., backend="native")'
-                _say_once(logging.INFO, f"EnvPool also has this game, and steps it much faster: call {how}.")
+                how = 'pass backend="native"'
+            elif env_id.replace("NoFrameskip-v4", "-v5") in known:
+                how = f'call make_atari_env("{env_id}", ..., backend="native")'
+            else:
+                return
+            _say_once(logging.INFO, f"EnvPool also has {env_id}, and steps it much faster: {how}.")
 
 
 @functools.cache
