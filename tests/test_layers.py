@@ -76,7 +76,7 @@ SHARED_NAMES = {
     "loop": "one for each family of algorithms, around that of all trainings",
     "settings": "one for each family of algorithms, on top of those of all",
     "sb3": "jaxenvs.sb3 is public",
-    "files": "the command's say in words what the core's raise",
+    "files": "the core's, and those of a replay buffer",
     "hindsight": "of a store on the device, and of SB3's",
     "episode_index": "of a store on the device, and of SB3's arrays",
 }

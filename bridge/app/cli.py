@@ -15,10 +15,9 @@ import tyro
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import LAST_SEED, TrainingConfig, load_config, tell_of_other_versions
 from bridge.app.evaluation import evaluate_run
-from bridge.app.files import check_folder
 from bridge.app.hyperparameters import parse_assignments, whole_number
 from bridge.app.recording import record_run
-from bridge.app.runs import CONFIG, files_of, require_run
+from bridge.app.runs import CONFIG, files_of, require_run, require_writable
 from bridge.app.training import train_run
 from bridge.app.training.distributed import joined
 from bridge.app.training.in_one_function import offer_cores
@@ -161,7 +160,7 @@ def train(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
         require_run(resume, config)
     saved = _begun(options, config)
     if out is not None:
-        check_folder(out)
+        require_writable(out)
     processes = (options.coordinator, options.num_processes, options.process_id)
     is_distributed = options.distributed or any(each is not None for each in processes)
     _prepare_devices(saved, given, is_distributed, resume)
@@ -263,7 +262,7 @@ def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None,
     """
     _check(episodes, seed)
     out = out or run / "agent.gif"
-    check_folder(out.parent)
+    require_writable(out.parent)
     print(record_run(run, episodes, seed, out, best))
 
 

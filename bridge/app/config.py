@@ -19,11 +19,11 @@ from stable_baselines3.common.preprocessing import is_image_space
 import jaxenvs
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.environments import EnvironmentInfo, find
-from bridge.app.files import replacing
 from bridge.app.hyperparameters import NOISE, check_values
 from bridge.app.tuned import settings_for
 from jaxenvs.arguments import did_you_mean, integer, non_negative_int, positive_int
 from jaxenvs.cli.user_errors import UserError, user_errors
+from jaxenvs.files import replacing
 
 # For environments without an entry in TUNED. Off-policy as in the Zoo: each environment's step brings an update.
 DEFAULT_NUM_ENVS, DEFAULT_NUM_ENVS_OFF_POLICY = 8, 1

@@ -9,7 +9,6 @@ from pathlib import Path
 from bridge import record
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import first_seed
-from bridge.app.files import make_folder, writing
 from bridge.app.runs import folders_of_models, load_agent, make_env, read_run
 from jaxenvs.cli.user_errors import UserError, user_errors
 
@@ -43,9 +42,9 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path, best:
     *_, model, env = load_agent(folder, config, best)
     if not is_jax:
         env = make_env(config, 1, like=env, render_mode="rgb_array")
-    make_folder(out.parent)
     seed, fps = first_seed(config) if seed is None else seed, NATIVE_FPS if config.backend == "native" else None
-    with user_errors((ImportError, ValueError)), writing(out):
+    with user_errors((ImportError, ValueError)), user_errors(OSError, f"Cannot write {out}: "):
+        out.parent.mkdir(parents=True, exist_ok=True)
         episodes = record(model, out, env, n_episodes, seed=seed, fps=fps, max_steps=MOST_STEPS)
     returns = ", ".join(f"{gained:.2f}" for gained in episodes.returns)
     is_cut = episodes.lengths.sum() == MOST_STEPS and episodes.truncated[-1]

@@ -17,12 +17,12 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 from bridge import load_checkpoint
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import TrainingConfig, algorithm_class, load_config
-from bridge.app.files import replacing, writing
 from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
 from bridge.evaluation.on_host import with_statistics
 from bridge.results.reading import EPISODES, SEEDS_CHECKPOINT
 from jaxenvs.cli.user_errors import UserError, user_errors
+from jaxenvs.files import replacing
 
 CONFIG = "config.json"
 MODEL = "model.zip"  # the trained model, which SB3 can load
@@ -81,6 +81,20 @@ def files_of(config: TrainingConfig) -> list[str]:
     best = ([BEST_MODEL] + [BEST_STATISTICS] * normalizes + [EVALUATIONS]) * (config.eval_freq > 0)
     logs = ["tensorboard"] * (config.tensorboard_log is None)
     return [*models, *best, CURVE, EPISODES, *logs, CONFIG] + [CHECKPOINT] * (config.backend == "jax")
+
+
+def require_writable(folder: Path) -> None:
+    """Check in advance whether something can be written to a folder, without making anything.
+
+    Raises:
+      UserError: it is a file, inside of one, or read-only.
+    """
+    with user_errors(OSError, f"Cannot write {folder}: "):
+        existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise UserError(f"Cannot write {folder}: {existing} is a file.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"Cannot write {folder}: {existing} is read-only.")
 
 
 def refuse_used(folder: Path) -> None:
@@ -240,8 +254,7 @@ def config_of_checkpoint(folder: Path) -> Any:
 def save_model(model: BaseAlgorithm, folder: Path) -> None:
     """Write model.zip and, if there is a VecNormalize, vec_normalize.pkl."""
     save_statistics(model, folder / STATISTICS)
-    with writing(folder / MODEL):
-        model.save(folder / MODEL)
+    model.save(folder / MODEL)
 
 
 def save_statistics(model: BaseAlgorithm, path: Path) -> None:

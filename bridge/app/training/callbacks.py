@@ -9,22 +9,23 @@ import importlib
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.vec_env import VecEnv
 from tqdm import tqdm
 
 from bridge import save_checkpoint
 from bridge.app.config import TrainingConfig
-from bridge.app.files import replacing, writing
 from bridge.app.runs import BEST_STATISTICS, CHECKPOINT, EVALUATIONS, save_statistics
 from bridge.checkpoint import save_before_rollout
 from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.results.reading import EPISODES, read_episodes
+from jaxenvs.files import replacing
 
 CHECKPOINT_SECONDS = 10.0
 # Checkpoints take at most this share of the time: they are less frequent if writing one takes long.
@@ -81,15 +82,13 @@ class EpisodeLog(ScheduledCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.timesteps: list[int] = []
-        self.returns: list[float] = []
+        self.episodes: list[tuple[int, float]] = []
 
     def _on_step(self) -> bool:
         for index in np.flatnonzero(self.locals["dones"]):
             episode = self.locals["infos"][index].get("episode")
             if episode is not None:  # None if a life was lost, and the game continues
-                self.timesteps.append(self.num_timesteps)
-                self.returns.append(float(episode["r"]))
+                self.episodes.append((self.num_timesteps, float(episode["r"])))
         return True
 
     def write(self, folder: Path) -> None:
@@ -97,16 +96,12 @@ class EpisodeLog(ScheduledCallback):
         with replacing(folder / EPISODES) as path, path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(("timesteps", "return"))
-            writer.writerows(zip(self.timesteps, self.returns))
+            writer.writerows(self.episodes)
 
     def read(self, folder: Path, until: int) -> None:
         """Read the episodes that ended before a checkpoint was written: later ones will be repeated."""
-        path = folder / EPISODES
-        if not path.exists():
-            return
-        rows = read_episodes(path)
-        self.timesteps = [timesteps for timesteps, _ in rows if timesteps <= until]
-        self.returns = [gained for timesteps, gained in rows if timesteps <= until]
+        if (path := folder / EPISODES).exists():
+            self.episodes = [episode for episode in read_episodes(path) if episode[0] <= until]
 
 
 class Checkpoints(ScheduledCallback):
@@ -123,8 +118,7 @@ class Checkpoints(ScheduledCallback):
 
     def _on_rollout_start(self) -> None:
         if self._can_write and (self._timer.is_due or self._interrupt.came):
-            with self._writing():
-                save_before_rollout(self.model, self.path, self.metadata)
+            self._write(save_before_rollout)
         if self._interrupt.came:
             raise Stopped
 
@@ -133,16 +127,13 @@ class Checkpoints(ScheduledCallback):
 
     def write_last(self) -> None:
         """Write a checkpoint at the end of the training, so that it can continue with a larger budget."""
-        if not self._can_write:
-            return
-        with self._writing():
-            save_checkpoint(self.model, self.path, self.metadata)
+        if self._can_write:
+            self._write(save_checkpoint)
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        with self._timer.writing(), writing(self.path):
+    def _write(self, save: Callable[[BaseAlgorithm, Path, dict[str, Any]], None]) -> None:
+        with self._timer.writing():
             self._episodes.write(self.path.parent)  # first, so that no episode before the checkpoint is missing
-            yield
+            save(self.model, self.path, self.metadata)
 
 
 def evaluations(config: TrainingConfig, env: VecEnv, out: Path, begun_at: int) -> EvalCallback:

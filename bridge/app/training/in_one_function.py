@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from bridge.app.config import TrainingConfig
-from bridge.app.files import replacing
 from bridge.app.runs import CONFIG, folders_of_models, make_agent
 from bridge.app.training.callbacks import Interrupt, Timer, move, progress_bar
 from bridge.errors import NotCompilable
@@ -19,6 +18,7 @@ from bridge.results.reading import SEEDS_CHECKPOINT
 from bridge.seeds import SeedSweep
 from jaxenvs import learn
 from jaxenvs.cli.user_errors import user_errors
+from jaxenvs.files import replacing
 from jaxenvs.jax_names import has_run
 from jaxenvs.learn.devices import is_first_process, largest
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bridge import plot_results
 from bridge.app.config import TrainingConfig
-from bridge.app.files import replacing
 from bridge.app.runs import CURVE
+from jaxenvs.files import replacing
 
 SOLVED = "#dc2626"
 
@@ -16,9 +16,6 @@ def draw_learning_curve(config: TrainingConfig, out: Path) -> None:
     """Draw the results in the folder of a run as learning_curve.png.
 
     A line shows the return at which the task counts as solved.
-
-    Raises:
-      CannotWrite: the picture cannot be written.
     """
     from matplotlib.figure import Figure  # imported here, because it takes long
 

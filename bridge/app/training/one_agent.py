@@ -10,7 +10,6 @@ from stable_baselines3.common.logger import configure
 from bridge import NotCompilable
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import ending_env
-from bridge.app.files import writing
 from bridge.app.runs import CHECKPOINT, CONFIG, config_of_checkpoint, make_agent, read_checkpoint
 from bridge.app.training.callbacks import (
     Checkpoints,
@@ -54,7 +53,7 @@ class OneAgent:
 
         Raises:
           UserError: something cannot be compiled with engine="xla", or became NaN.
-          CannotWrite: a file cannot be written.
+          OSError: a file cannot be written.
         """
         remaining = self._config.total_timesteps - self.num_timesteps
         try:
@@ -70,7 +69,7 @@ class OneAgent:
     def _learn(self, remaining: int, checkpoints: Checkpoints) -> None:
         config, out, begun_at = self._config, self._out, self.num_timesteps
         bar = progress_bar(total=config.total_timesteps, initial=begun_at)
-        with user_errors(NotCompilable), writing(out), bar:
+        with user_errors(NotCompilable), bar:
             logs = Path(config.tensorboard_log) / out.name if config.tensorboard_log else out / "tensorboard"
             self._model.set_logger(configure(str(logs), ["tensorboard"]))
             callbacks: list[BaseCallback] = [self._episodes, checkpoints, ProgressUpdates(bar)]

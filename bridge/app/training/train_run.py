@@ -6,13 +6,12 @@ from pathlib import Path
 
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import describe_all, evaluate_model
-from bridge.app.files import CannotWrite, make_folder
 from bridge.app.runs import CONFIG, files_of, refuse_used, save_model
 from bridge.app.training.callbacks import Interrupt
 from bridge.app.training.in_one_function import AgentsInOneFunction
 from bridge.app.training.learning_curve import draw_learning_curve
 from bridge.app.training.one_agent import NO_STATE, OneAgent
-from jaxenvs.cli.user_errors import UserError
+from jaxenvs.cli.user_errors import UserError, user_errors
 from jaxenvs.learn.devices import is_first_process
 
 
@@ -45,20 +44,22 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
         refuse_used(out)
     training = (AgentsInOneFunction if config.is_in_one_function else OneAgent)(config, out, resume)
     if is_first:
-        make_folder(out)
-        config.save(out / CONFIG)
+        with user_errors(OSError, f"Cannot write {out}: "):
+            out.mkdir(parents=True, exist_ok=True)
+            config.save(out / CONFIG)
     to_resume = f" To resume: jaxenvs train --resume {out}" if can_resume else ""
-    try:
-        with Interrupt() as interrupt:
-            _announce(config, out, training.num_timesteps)
+    with Interrupt() as interrupt:
+        _announce(config, out, training.num_timesteps)
+        try:
             training.learn(interrupt)
             if is_first:
                 for folder, _, model, _ in training.agents:
-                    make_folder(folder)
+                    folder.mkdir(exist_ok=True)
                     save_model(model, folder)
                 draw_learning_curve(config, out)
-    except CannotWrite as error:
-        raise UserError(f"{error} The last checkpoint is intact.{to_resume}" if can_resume else str(error)) from error
+        except OSError as error:
+            intact = f". The last checkpoint is intact.{to_resume}" if can_resume else ""
+            raise UserError(f"Cannot write {out}: {error}{intact}") from error
     if interrupt.came:
         raise Interrupted(
             f"Interrupted after {training.num_timesteps} steps; the agent so far is saved in {out}.{to_resume}"

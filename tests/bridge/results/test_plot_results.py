@@ -134,7 +134,7 @@ def test_a_result_and_its_metrics_draw_the_same():
 
 def test_runs_of_the_command_are_read(tmp_path):
     episodes = EpisodeLog()
-    episodes.timesteps, episodes.returns = [10 * number for number in range(1, 21)], list(map(float, range(20)))
+    episodes.episodes = [(10 * number + 10, float(number)) for number in range(20)]
     episodes.write(tmp_path)
     _, ((x, y, _),) = plot(tmp_path)
     np.testing.assert_allclose(x, [25, 75, 125, 175])
