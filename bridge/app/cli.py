@@ -84,8 +84,8 @@ class Options:
         which may be in the current directory: module:id if it registers the id, or module:Class.
       num_envs: The number of environments. If not given, the number tuned for the environment. If there is none, 8 for
         on-policy and 1 for off-policy algorithms.
-      total_timesteps: The number of steps, summed over all environments, such as 1e6. Also --n-timesteps or -n. If not
-        given, the number tuned for the environment, or 100000.
+      total_timesteps: The number of steps, summed over all environments, such as 1e6. If not given, the number tuned
+        for the environment, or 100000.
       seed: The random seed of the environments and the weights. If not given, 0.
       num_seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in
         seed-0, ...
@@ -115,8 +115,8 @@ class Options:
 
     algorithm: Algorithm = None
     env_id: EnvId = None
-    num_envs: Number = None
-    total_timesteps: Number = None
+    num_envs: Annotated[Number, tyro.conf.arg(aliases=("--n-envs",))] = None
+    total_timesteps: Annotated[Number, tyro.conf.arg(aliases=("--n-timesteps", "-n"))] = None
     seed: Number = None
     num_seeds: Annotated[Number, tyro.conf.arg(name="seeds")] = None
     engine: Name = None

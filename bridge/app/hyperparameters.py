@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from bridge.algorithms.specs import ALGORITHMS
@@ -114,15 +114,10 @@ def to_schedule(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    kind, _, start = value.partition("_")
+    kind, _, number = value.partition("_")
     try:
-        if kind == "lin":
-            return _linear(float(start))
+        start = float(number if kind == "lin" else "")
     except ValueError:
-        pass
-    raise ValueError(f"{value!r} is not a schedule. A linear schedule looks like lin_0.001.")
-
-
-def _linear(start: float) -> Callable[[float], float]:
+        raise ValueError(f"{value!r} is not a schedule. A linear schedule looks like lin_0.001.") from None
     # A closure, because SB3 pickles it by value: then the zip loads where this package is not installed.
     return lambda progress_remaining: progress_remaining * start

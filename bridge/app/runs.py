@@ -101,23 +101,19 @@ def refuse_used(folder: Path) -> None:
     """Raise if a run in this folder would replace files that may be needed.
 
     Raises:
-      UserError: the folder holds a model or a checkpoint that the run would replace, or files that no run wrote.
+      UserError: the folder holds a model or a checkpoint, or files that no run wrote.
     """
-    try:
-        load_config(folder / CONFIG)
-    except UserError as error:
-        for name in (CONFIG, MODEL, STATISTICS, EPISODES, CURVE):
-            if (folder / name).exists():
-                raise UserError(
-                    f"{folder / name} does not belong to a run and would be overwritten: give another --out."
-                ) from error
-    if (folder / MODEL).exists() or any(folder.glob(f"seed-*/{MODEL}")):
-        raise UserError(f"{folder} already holds a trained model: give another --out, or remove the folder.")
-    if any((folder / name).exists() for name in (CHECKPOINT, SEEDS_CHECKPOINT)):
-        raise UserError(
-            f"{folder} holds an unfinished run: continue it with --resume {folder}, give another --out, or remove the "
-            "folder."
-        )
+    names = [MODEL, f"seed-*/{MODEL}", CHECKPOINT, SEEDS_CHECKPOINT]
+    if (folder / CONFIG).exists():
+        load_config(folder / CONFIG)  # raises if it is not a run's
+    else:
+        names += [STATISTICS, EPISODES, CURVE]
+    for name in names:
+        if any(folder.glob(name)):
+            raise UserError(
+                f"{folder} already holds {name}: continue a run with --resume {folder}, give another --out, or remove "
+                "the folder."
+            )
 
 
 def make_env(config: TrainingConfig, num_envs: int | None = None, like: VecEnv | None = None, **further: Any) -> VecEnv:
@@ -157,13 +153,14 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
     arguments.update({name: to_schedule(arguments[name]) for name in SCHEDULED if name in arguments})
     if isinstance(arguments.get("train_freq"), list):  # as read from a config.json
         arguments["train_freq"] = tuple(arguments["train_freq"])
-    if arguments.get("policy_kwargs") is not None:
-        # A copy, because constructors write into it.
-        arguments["policy_kwargs"] = _with_activation(dict(arguments["policy_kwargs"]))
     if config.hyperparameters.get("noise_type") is not None:
         arguments["action_noise"] = action_noise(config.hyperparameters, env)
-    refusals = (TypeError, ValueError, AssertionError, RuntimeError)
+    refusals = (TypeError, ValueError, AssertionError, RuntimeError, AttributeError)
     with user_errors(refusals, f"{config.algorithm} does not accept these hyper-parameters: "):
+        if arguments.get("policy_kwargs") is not None:
+            policy_kwargs = arguments["policy_kwargs"] = dict(arguments["policy_kwargs"])  # constructors write into it
+            if isinstance(name := policy_kwargs.get("activation_fn"), str):  # such as "ReLU": JSON has no classes
+                policy_kwargs["activation_fn"] = getattr(torch.nn, name)
         algorithm: Any = algorithm_class(config.algorithm)
         model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
     return model
@@ -177,21 +174,6 @@ def make_agent(folder: Path, config: TrainingConfig) -> Agent:
     """
     env = make_env(config)
     return Agent(folder, config, make_model(config, env), env)
-
-
-def _with_activation(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a policy with the class that `activation_fn` names, such as "ReLU": JSON has no classes.
-
-    Raises:
-      UserError: torch.nn has no such class.
-    """
-    name = policy_kwargs.get("activation_fn")
-    if not isinstance(name, str):
-        return policy_kwargs
-    activation = getattr(torch.nn, name, None)
-    if not (isinstance(activation, type) and issubclass(activation, torch.nn.Module)):
-        raise UserError(f"activation_fn must be the name of a class in torch.nn, such as ReLU, got {name!r}.")
-    return policy_kwargs | {"activation_fn": activation}
 
 
 def action_noise(hyperparameters: dict[str, Any], env: VecEnv) -> ActionNoise:

@@ -41,9 +41,6 @@ OF_BRIDGE = {
 # seconds.
 PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL", "yaml")
 
-# Other names of options, which SB3 or RL-Zoo have.
-ALIASES = {"-n": "--total-timesteps", "--n-timesteps": "--total-timesteps", "--n-envs": "--num-envs"}
-
 Modules = Annotated[
     tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODULE or LIBRARY ...]", help_behavior_hint="")
 ]
@@ -101,7 +98,6 @@ def _run(argv: list[str]) -> None:
         from bridge.app import cli, config
 
         commands |= cli.COMMANDS
-        argv = [_without_alias(word) for word in argv]
         if name == "train" and not wants_help:
             config.refuse_hyperparameters(argv)
     elif name in OWN:
@@ -109,12 +105,6 @@ def _run(argv: list[str]) -> None:
     for command in commands.values():  # tyro breaks a line of the help wherever the docstring breaks it
         command.__doc__ = re.sub(r"\n {4}(?=\S)", " ", inspect.cleandoc(command.__doc__ or ""))
     tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=DESCRIPTION, args=argv)
-
-
-def _without_alias(word: str) -> str:
-    name, equals, value = word.partition("=")
-    name = name.replace("_", "-") if name.startswith("--") else name
-    return ALIASES.get(name, name) + equals + value
 
 
 def _stand_in(help: str) -> Callable[[], None]:

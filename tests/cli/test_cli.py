@@ -176,8 +176,9 @@ def test_help_fits_on_a_screen_and_breaks_no_line_in_the_middle(capsys, monkeypa
         cli.main(["train", "--help"])
     lines = capsys.readouterr().out.splitlines()
     first = next(number for number, line in enumerate(lines) if "--num-envs N" in line)
-    assert "the number tuned" in lines[first]
-    assert "If there is none, 8 for on-policy" in lines[first + 1]  # the docstring has a line break in it
+    said = " ".join(line.strip("│ ") for line in lines[first + 1 : first + 4])
+    assert said.startswith("The number of environments. If not given, the number tuned for the")
+    assert "8 for on-policy and 1 for off-policy" in said  # the docstring has a line break in it
 
 
 def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():

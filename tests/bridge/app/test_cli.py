@@ -62,100 +62,73 @@ def test_arguments_beside_config_change_what_they_name(run, tmp_path):
 @pytest.mark.thorough(but=["torch"])
 @pytest.mark.parametrize("engine", ["auto", "xla", "torch"])
 def test_the_engine_is_chosen_and_kept(engine, tmp_path):
-    cli.main(
-        [
-            "train",
-            "a2c",
-            "CartPole-v1",
-            "--num-envs",
-            "2",
-            "--total-timesteps",
-            "20",
-            "--engine",
-            engine,
-            "--out",
-            str(tmp_path),
-        ]
-    )
+    settings = ["--num-envs", "2", "--total-timesteps", "20", "--engine", engine]
+    cli.main(["train", "a2c", "CartPole-v1", *settings, "--out", str(tmp_path)])
     assert json.loads((tmp_path / "config.json").read_text())["engine"] == engine
 
 
 def test_a_trained_model_is_not_overwritten(run, capsys):
-    assert "holds a trained model" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(run))
+    assert "already holds " in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(run))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["ppo", "CartPol-v1"], "CartPole-v1"),
-        (["pppo", "CartPole-v1"], "Did you mean ppo?"),
-        (["ppo"], "jaxenvs train ppo CartPole-v1"),
-        (["ppo", "CartPole-v1", "--env-kwargs", "gravty=5.0"], "gravty"),
-        (["ppo", "CartPole-v1", "--env-kwargs", "gravity"], "name=value"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "n_step=32"], "n_steps"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "gamma=high"], "float"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "n_steps=1e3"], "int"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "n_steps=0"], "n_steps must be a positive int, got 0"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "learning_rate=cos_0.1"], "lin_0.001"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "policy_kwargs={'layers':3}"], "layers"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "batch_size=300"], "does not divide"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "gamma=5"], "gamma must lie in [0, 1], got 5"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "clip_range=-0.1"], "clip_range must lie in [0, inf], got -0.1"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "learning_rate=lin_nan"], "learning_rate must be finite"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "ent_coef=1e999"], "ent_coef must be finite"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "target_kl=[1]"], "target_kl must be a number or"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "batch_size=0"], "batch_size must be a positive int, got 0"),
-        (["ppo", "CartPole-v1", "--seed", "-1"], "--seed"),
-        (["ppo", "CartPole-v1", "--engine", "torch", "--seeds", "3"], 'The model has engine="torch"'),
-        (
-            ["ppo", "CartPole-v1", "--engine", "cuda"],
-            "engine must be one of 'auto', 'xla', 'torch', got 'cuda'",
-        ),
-        (["PPPO", "CartPole-v1"], "Did you mean ppo?"),
-        (["ppo", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
-        (
-            ["ppo", "CartPole-v1", "--learning-rate", "0.001", "--n_steps=32", "--out", "run"],
-            "ppo takes hyper-parameters in one option: --hyperparameters learning_rate=0.001 n_steps=32",
-        ),
-        (["--noise-std", "0.1", "TD3", "Pendulum-v1"], "td3 takes hyper-parameters in one option: --hyper"),
-        (["sac", "CartPole-v1"], "sac needs an environment with Box actions, but CartPole-v1 has Discrete actions"),
-        (["dqn", "Pendulum-v1"], "dqn needs an environment with Discrete actions, but Pendulum-v1 has Box actions"),
-        (["sac", "Pendulum-v1", "--total-timesteps", "100"], "learning_starts=100 must be less than --total-timesteps"),
-        (["sac", "Pendulum-v1", "--hyperparameters", "ent_coef=auto_0"], "ent_coef must be a number or"),
-        (["sac", "Pendulum-v1", "--hyperparameters", "tau=2"], "tau must lie in [0, 1], got 2"),
-        (["sac", "Pendulum-v1", "--hyperparameters", "ent_coef=-1"], "ent_coef must lie in [0, inf], got -1"),
-        (
-            ["sac", "Pendulum-v1", "--hyperparameters", "train_freq=(1,'epoch')"],
-            "`train_freq` must be either 'step' or 'episode' not 'epoch'",
-        ),
-        (
-            ["sac", "Pendulum-v1", "--hyperparameters", "train_freq=(0,'step')"],
-            "train_freq must be a positive int, got 0",
-        ),
-        (["td3", "Pendulum-v1", "--hyperparameters", "noise_std=-1"], "noise_std must be at least 0, got -1"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "frame_stack=0"], "frame_stack must be at least 1, got 0"),
-        (["ppo", "CartPole-v1", "--hyperparameters", "normalize=no"], "normalize must be of type bool"),
-        (["td3", "Pendulum-v1", "--hyperparameters", "noise_type=pink"], "normal, ornstein-uhlenbeck, got 'pink'"),
-        (["dqn", "CartPole-v1", "--hyperparameters", "gradient_steps=-2"], "gradient_steps must be an int from -1"),
-        (["dqn", "CartPole-v1", "--hyperparameters", "noise_std=1"], "dqn has no hyper-parameter 'noise_std'"),
-        (
-            ["dqn", "CartPole-v1", "--seeds", "2", "--hyperparameters", "train_freq=(1,'episode')"],
-            "train_freq counts episodes",
-        ),
-        (["--config", "absent.json"], "absent.json"),
-        (["ppo", "CartPole-v1", "--config", "absent.json"], "not both"),
-        (
-            ["ppo", "CartPole-v1", "--hyperparameters", "policy_kwargs={1}"],
-            "are stored as JSON: Object of type set is not",
-        ),
-        (["--resume", "absent"], "absent"),
-        (["ppo", "CartPole-v1", "--resume", "absent"], "--total-timesteps"),
-        (["--resume", "absent", "--seed", "1"], "--total-timesteps"),
-    ],
-)
-def test_mistakes_are_one_line_and_exit_code_2(arguments, said, capsys, tmp_path, monkeypatch):
+PPO, SAC, DQN, TD3 = "ppo CartPole-v1 ", "sac Pendulum-v1 ", "dqn CartPole-v1 ", "td3 Pendulum-v1 "
+MISTAKES = {
+    "ppo CartPol-v1": "CartPole-v1",
+    "pppo CartPole-v1": "Did you mean ppo?",
+    "PPPO CartPole-v1": "Did you mean ppo?",
+    "ppo": "jaxenvs train ppo CartPole-v1",
+    PPO + "--env-kwargs gravty=5.0": "gravty",
+    PPO + "--env-kwargs gravity": "name=value",
+    PPO + "--hyperparameters n_step=32": "n_steps",
+    PPO + "--hyperparameters gamma=high": "float",
+    PPO + "--hyperparameters n_steps=1e3": "int",
+    PPO + "--hyperparameters n_steps=0": "n_steps must be a positive int, got 0",
+    PPO + "--hyperparameters learning_rate=cos_0.1": "lin_0.001",
+    PPO + "--hyperparameters policy_kwargs={'layers':3}": "layers",
+    PPO + "--hyperparameters policy_kwargs={1}": "are stored as JSON: Object of type set is not",
+    PPO + "--hyperparameters policy_kwargs={'activation_fn':'R'}": "'torch.nn' has no attribute 'R'",
+    PPO + "--hyperparameters batch_size=300": "does not divide",
+    PPO + "--hyperparameters gamma=5": "gamma must lie in [0, 1], got 5",
+    PPO + "--hyperparameters clip_range=-0.1": "clip_range must lie in [0, inf], got -0.1",
+    PPO + "--hyperparameters learning_rate=lin_nan": "learning_rate must be finite",
+    PPO + "--hyperparameters ent_coef=1e999": "ent_coef must be finite",
+    PPO + "--hyperparameters target_kl=[1]": "target_kl must be a number or",
+    PPO + "--hyperparameters batch_size=0": "batch_size must be a positive int, got 0",
+    PPO + "--hyperparameters frame_stack=0": "frame_stack must be at least 1, got 0",
+    PPO + "--hyperparameters normalize=no": "normalize must be of type bool",
+    PPO + "--seed -1": "--seed",
+    PPO + "--num-envs 0": "--num-envs",
+    PPO + "--engine torch --seeds 3": 'The model has engine="torch"',
+    PPO + "--engine cuda": "engine must be one of 'auto', 'xla', 'torch', got 'cuda'",
+    PPO + "--learning-rate 0.001 --n_steps=32 --out run": (
+        "ppo takes hyper-parameters in one option: --hyperparameters learning_rate=0.001 n_steps=32"
+    ),
+    "--noise-std 0.1 TD3 Pendulum-v1": "td3 takes hyper-parameters in one option: --hyper",
+    "sac CartPole-v1": "sac needs an environment with Box actions, but CartPole-v1 has Discrete actions",
+    "dqn Pendulum-v1": "dqn needs an environment with Discrete actions, but Pendulum-v1 has Box actions",
+    SAC + "--total-timesteps 100": "learning_starts=100 must be less than --total-timesteps",
+    SAC + "--hyperparameters ent_coef=auto_0": "ent_coef must be a number or",
+    SAC + "--hyperparameters tau=2": "tau must lie in [0, 1], got 2",
+    SAC + "--hyperparameters ent_coef=-1": "ent_coef must lie in [0, inf], got -1",
+    SAC + "--hyperparameters train_freq=(1,'epoch')": "`train_freq` must be either 'step' or 'episode' not 'epoch'",
+    SAC + "--hyperparameters train_freq=(0,'step')": "train_freq must be a positive int, got 0",
+    TD3 + "--hyperparameters noise_std=-1": "noise_std must be at least 0, got -1",
+    TD3 + "--hyperparameters noise_type=pink": "normal, ornstein-uhlenbeck, got 'pink'",
+    DQN + "--hyperparameters gradient_steps=-2": "gradient_steps must be an int from -1",
+    DQN + "--hyperparameters noise_std=1": "dqn has no hyper-parameter 'noise_std'",
+    DQN + "--seeds 2 --hyperparameters train_freq=(1,'episode')": "train_freq counts episodes",
+    "--config absent.json": "absent.json",
+    PPO + "--config absent.json": "not both",
+    "--resume absent": "absent",
+    PPO + "--resume absent": "--total-timesteps",
+    "--resume absent --seed 1": "--total-timesteps",
+}
+
+
+@pytest.mark.parametrize(("line", "said"), MISTAKES.items(), ids=MISTAKES)
+def test_mistakes_are_one_line_and_exit_code_2(line, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert said in error_of(capsys, "train", *arguments)
+    assert said in error_of(capsys, "train", *line.split())
     assert not list(tmp_path.iterdir())
 
 
@@ -188,7 +161,7 @@ def test_what_is_no_whole_number_is_named(arguments, text, capsys):
         cli.main([*arguments, text])
     assert ended.value.code == 2
     said = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert f"Error parsing {arguments[-1]}: expected a whole number, such as 100000 or 1e5, got {text!r}." in said
+    assert f"{arguments[-1]}: expected a whole number, such as 100000 or 1e5, got {text!r}." in said
 
 
 def test_where_nothing_can_be_written_is_said_before_training(tmp_path, capsys):
@@ -201,8 +174,7 @@ def test_where_nothing_can_be_written_is_said_before_training(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["config.json", "episodes.csv", "model.zip"])
 def test_a_file_that_is_not_a_runs_is_not_replaced(name, tmp_path, capsys):
     (tmp_path / name).write_text('{"of": "another tool"}')
-    message = error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(tmp_path))
-    assert f"{tmp_path / name} does not belong to a run" in message
+    assert name in error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(tmp_path))
     assert (tmp_path / name).read_text() == '{"of": "another tool"}'
 
 

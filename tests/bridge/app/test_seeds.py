@@ -92,7 +92,7 @@ def test_a_folder_that_only_looks_like_a_seeds_is_no_run(whole, capsys):
 
 
 def test_trained_seeds_are_not_overwritten(whole, capsys):
-    assert "holds a trained model" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(whole))
+    assert "already holds " in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(whole))
 
 
 @pytest.mark.thorough
