@@ -137,8 +137,17 @@ class Options:
 
 
 # The options that are fields of TrainingConfig.
-FIELDS = ("num_envs", "total_timesteps", "seed", "num_seeds", "engine", "backend", "devices", "eval_freq")
-FIELDS += ("tensorboard_log",)
+FIELDS = [
+    "num_envs",
+    "total_timesteps",
+    "seed",
+    "num_seeds",
+    "engine",
+    "backend",
+    "devices",
+    "eval_freq",
+    "tensorboard_log",
+]
 
 
 def train(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:

@@ -118,8 +118,8 @@ class TrainingConfig:
             environment = find(backend, env_id, env_kwargs)
         is_off_policy = ALGORITHMS[algorithm].is_off_policy
         tuned_num_envs = settings.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
-        tuned_total_timesteps = settings.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
         num_envs = tuned_num_envs if num_envs is None else num_envs
+        tuned_total_timesteps = settings.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
         total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
         defaults = _default_arguments(algorithm) | {"policy": _policy(algorithm, environment.observation_space)}
         resolved = {**defaults, **settings, **given}
@@ -134,9 +134,12 @@ class TrainingConfig:
         with user_errors((TypeError, ValueError)):
             _check_run(new)
             check_values(algorithm, {**settings, **given}, defaults)
-        if is_off_policy:
-            _check_learns(resolved, total_timesteps)
-        else:
+        if is_off_policy and resolved["learning_starts"] >= total_timesteps:
+            raise UserError(
+                f"learning_starts={resolved['learning_starts']} must be less than --total-timesteps {total_timesteps}, "
+                "or nothing is learned: use a smaller learning_starts or train longer."
+            )
+        if not is_off_policy:
             vars(new)["total_timesteps"] = _fit_rollout(resolved, num_envs, total_timesteps, "batch_size" not in given)
         return new
 
@@ -280,15 +283,6 @@ def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> 
         raise UserError(
             f"{algorithm} needs an environment with {expected} actions, but {env_id} has {kind} actions: use one of "
             f"{', '.join(others)}."
-        )
-
-
-def _check_learns(hyperparameters: dict[str, Any], total_timesteps: int) -> None:
-    learning_starts = hyperparameters["learning_starts"]
-    if learning_starts >= total_timesteps:
-        raise UserError(
-            f"learning_starts={learning_starts} must be less than --total-timesteps {total_timesteps}, or nothing is "
-            "learned: use a smaller learning_starts or train longer."
         )
 
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge import Evaluation, NotCompilable, evaluate
 from bridge.app.config import TrainingConfig
-from bridge.app.runs import folders_of_models, load_agent, make_env, read_run
+from bridge.app.runs import Agent, folders_of_models, load_agent, make_env, read_run
 from jaxenvs import TimeLimit
 from jaxenvs.cli.user_errors import user_errors
 
@@ -26,26 +25,13 @@ MOST_STEPS = 10_000
 ON_HOST = 16
 
 
-def evaluate_model(
-    config: TrainingConfig,
-    model: BaseAlgorithm,
-    env: VecEnv,
-    n_episodes: int | None = None,
-    seed: int | None = None,
-) -> Evaluation:
-    """Run deterministic episodes on fresh environments.
-
-    Args:
-      config: of the run.
-      model: the agent.
-      env: the environments that it was trained on, of which only the parameters and the statistics of a VecNormalize
-        are used.
-      n_episodes: N_EPISODES (100) if not given.
-      seed: `first_seed` if not given.
+def evaluate_agent(agent: Agent, n_episodes: int | None = None, seed: int | None = None) -> Evaluation:
+    """Run deterministic episodes on fresh environments, of N_EPISODES (100) and from `first_seed` on, if not given.
 
     Raises:
       UserError: the policy cannot be compiled.
     """
+    _, config, model, env = agent
     limit = None if config.environment.has_time_limit else MOST_STEPS
     seed = first_seed(config) if seed is None else seed
     n_episodes = N_EPISODES if n_episodes is None else n_episodes
@@ -79,14 +65,14 @@ def evaluate_run(folder: Path, n_episodes: int | None, seed: int | None, best: b
     """Return the results of a run's agents, a line for each, and a line for all of them.
 
     Args:
-      n_episodes, seed: as in `evaluate_model`.
+      n_episodes, seed: as in `evaluate_agent`.
       best: as in `load_model`.
 
     Raises:
       UserError: the run cannot be read.
     """
     agents = [load_agent(each, config, best) for each, config in folders_of_models(folder, read_run(folder))]
-    evaluations = [evaluate_model(each.config, each.model, each.env, n_episodes, seed) for each in agents]
+    evaluations = [evaluate_agent(each, n_episodes, seed) for each in agents]
     lines = [f"{each.folder.name}: {describe(evaluation)}" for each, evaluation in zip(agents, evaluations)]
     return "\n".join([*(lines if len(lines) > 1 else []), describe_all(evaluations)])
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bridge import plot_results
 from bridge.app.config import TrainingConfig
-from bridge.app.evaluation import describe_all, evaluate_model
-from bridge.app.runs import CONFIG, files_of, refuse_used, save_model
+from bridge.app.evaluation import describe_all, evaluate_agent
+from bridge.app.runs import CONFIG, CURVE, files_of, refuse_used, save_model
 from bridge.app.training.callbacks import Interrupt
 from bridge.app.training.in_one_function import AgentsInOneFunction
-from bridge.app.training.learning_curve import draw_learning_curve
 from bridge.app.training.one_agent import NO_STATE, OneAgent
 from jaxenvs.cli.user_errors import UserError, user_errors
+from jaxenvs.files import replacing
 from jaxenvs.learn.devices import is_first_process
+
+SOLVED = "#dc2626"  # the color of the line at the return at which the task counts as solved
 
 
 class Interrupted(Exception):
@@ -53,10 +56,10 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
         try:
             training.learn(interrupt)
             if is_first:
-                for folder, _, model, _ in training.agents:
-                    folder.mkdir(exist_ok=True)
-                    save_model(model, folder)
-                draw_learning_curve(config, out)
+                for agent in training.agents:
+                    agent.folder.mkdir(exist_ok=True)
+                    save_model(agent.model, agent.folder)
+                _draw_learning_curve(config, out)
         except OSError as error:
             intact = f". The last checkpoint is intact.{to_resume}" if can_resume else ""
             raise UserError(f"Cannot write {out}: {error}{intact}") from error
@@ -66,9 +69,9 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
         )
     if not is_first:
         return ""
-    result = describe_all([evaluate_model(each, model, env) for _, each, model, env in training.agents])
-    for *_, env in training.agents:
-        env.close()
+    result = describe_all([evaluate_agent(agent) for agent in training.agents])
+    for agent in training.agents:
+        agent.env.close()
     return result
 
 
@@ -92,3 +95,17 @@ def _announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
     )
     if config.backend != "jax":
         print(f"This run writes no checkpoints and cannot be resumed, because {NO_STATE}.")
+
+
+def _draw_learning_curve(config: TrainingConfig, out: Path) -> None:
+    from matplotlib.figure import Figure  # imported here, because it takes long
+
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")  # not pyplot's, which may open a window
+    seeds = f"seed {config.seed}" if config.num_seeds == 1 else f"{config.num_seeds} seeds"
+    axes = plot_results(out, task_name=f"{config.env_id}, {config.algorithm}, {seeds}", ax=figure.add_subplot())
+    threshold = config.environment.reward_threshold
+    if threshold is not None:
+        axes.axhline(threshold, color=SOLVED, linestyle=(0, (5, 3)), linewidth=1.2, label=f"solved: {threshold:g}")
+        axes.legend(frameon=False, loc="best")
+    with replacing(out / CURVE) as unfinished:
+        figure.savefig(unfinished, dpi=150)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from stable_baselines3 import PPO
 
+from bridge.app.training import callbacks
 from bridge.seeds import SeedSweep
 from jaxenvs import cli
 
@@ -52,12 +53,35 @@ register("{name}Endless-v0", Walk)
 """
 
 
-def weights(folder):
-    return PPO.load(folder / "model.zip", device="cpu").policy.state_dict()
+def weights(folder, algorithm=PPO):
+    return algorithm.load(folder / "model.zip", device="cpu").policy.state_dict()
 
 
 def same(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+class Killed(BaseException):
+    """Exception as of a signal, at the worst moment for Python."""
+
+
+def train_and_kill(train, out, after):
+    """Train with a checkpoint before each rollout, and end the training as a signal would, after a number of steps."""
+    step = callbacks.EpisodeLog._on_step
+
+    def killing(self):
+        if self.num_timesteps > after:
+            raise Killed
+        return step(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(callbacks, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(callbacks, "CHECKPOINT_SHARE", 1e9)
+        patch.setattr(callbacks.EpisodeLog, "_on_step", killing)
+        with pytest.raises(Killed):
+            train(out)
+    assert not (out / "model.zip").exists()
+    return out
 
 
 def train_and_interrupt(train, out):

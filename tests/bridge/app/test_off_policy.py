@@ -1,5 +1,6 @@
 """`jaxenvs train` with DQN, SAC, TD3 and DDPG: as with PPO, and their further options."""
 
+import functools
 import json
 import re
 import shutil
@@ -12,12 +13,12 @@ from stable_baselines3.common.noise import NormalActionNoise
 
 from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
-from bridge.app.training import callbacks
 from bridge.app.training.callbacks import Interrupt
 from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.seeds import seed_sweep
 from jaxenvs import cli
-from tests.bridge.app.short_runs import error_of, same, train_and_interrupt
+from tests.bridge.app import short_runs
+from tests.bridge.app.short_runs import error_of, same, train_and_interrupt, train_and_kill
 from tests.stock import STOCK
 
 SMALL = ["batch_size=8", "learning_starts=20", "policy_kwargs={'net_arch':[8]}"]
@@ -32,16 +33,11 @@ CONTRIB = {
 }
 
 
-class Killed(BaseException):
-    """Exception as of a signal, at the worst moment for Python."""
-
-
 def train(out, *arguments):
     cli.main(["train", *DQN, *arguments, *DQN_SETTINGS, "--out", str(out)])
 
 
-def weights(folder):
-    return stable_baselines3.DQN.load(folder / "model.zip", device="cpu").policy.state_dict()
+weights = functools.partial(short_runs.weights, algorithm=stable_baselines3.DQN)
 
 
 @pytest.fixture(scope="module")
@@ -89,20 +85,9 @@ def test_without_sb3_contrib_the_command_says_what_to_install(monkeypatch, capsy
 
 @pytest.mark.thorough
 def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, capsys):
-    step, out = callbacks.EpisodeLog._on_step, tmp_path / "killed"
-
-    def killing(self):
-        if self.num_timesteps > 90:
-            raise Killed
-        return step(self)
-
     with monkeypatch.context() as patch:
         patch.setattr(Pace, "next", lambda self, most: min(most, 8))  # steps a program
-        patch.setattr(callbacks, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(callbacks, "CHECKPOINT_SHARE", 1e9)
-        patch.setattr(callbacks.EpisodeLog, "_on_step", killing)
-        with pytest.raises(Killed):
-            train(out)
+        out = train_and_kill(train, tmp_path / "killed", after=90)
     cli.main(["train", "--resume", str(out)])
     assert re.search("from 8[3-9] on", capsys.readouterr().out)
     assert same(weights(run), weights(out))

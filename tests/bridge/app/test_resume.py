@@ -1,5 +1,6 @@
 """`jaxenvs train --resume`: a run that was killed continues bit for bit."""
 
+import functools
 import json
 import os
 import shutil
@@ -14,17 +15,12 @@ import pytest
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge import make_vec_env
-from bridge.app.training import callbacks
 from jaxenvs import cli
-from tests.bridge.app.short_runs import error_of, same, weights
+from tests.bridge.app.short_runs import error_of, same, train_and_kill, weights
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SETTINGS = ["--num-envs", "2", "--hyperparameters", "n_epochs=1", "normalize=True"]
 STEPS = 256  # four rollouts
-
-
-class Killed(BaseException):
-    """Exception as of a signal, at the worst moment for Python."""
 
 
 def train(out, *arguments, engine="auto", steps=STEPS):
@@ -36,34 +32,10 @@ def statistics(folder):
     return VecNormalize.load(str(folder / "vec_normalize.pkl"), make_vec_env("CartPole-v1", 2)).obs_rms
 
 
-@pytest.fixture
-def killed(tmp_path, monkeypatch):
-    """A run that was killed in its third rollout, with a checkpoint before each."""
-
-    def kill(engine="auto"):
-        step = callbacks.EpisodeLog._on_step
-
-        def killing(self):
-            if self.num_timesteps > 150:
-                raise Killed
-            return step(self)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(callbacks, "CHECKPOINT_SECONDS", 0.0)
-            patch.setattr(callbacks, "CHECKPOINT_SHARE", 1e9)
-            patch.setattr(callbacks.EpisodeLog, "_on_step", killing)
-            with pytest.raises(Killed):
-                train(tmp_path / "killed", engine=engine)
-        assert not (tmp_path / "killed" / "model.zip").exists()
-        return tmp_path / "killed"
-
-    return kill
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["auto", "torch"])
-def test_a_killed_run_goes_on_as_if_it_had_not_been(engine, killed, tmp_path, capsys):
-    out = killed(engine)
+def test_a_killed_run_goes_on_as_if_it_had_not_been(engine, tmp_path, capsys):
+    out = train_and_kill(functools.partial(train, engine=engine), tmp_path / "killed", after=150)
     train(tmp_path / "whole", engine=engine)
     expected = capsys.readouterr().out.splitlines()[-1]
     cli.main(["train", "--resume", str(out)])
@@ -100,11 +72,13 @@ def test_a_run_that_ended_goes_on_to_a_larger_budget_only(finished, tmp_path, ca
     assert same(before, weights(tmp_path / "run"))
 
 
-def test_an_unfinished_run_is_not_overwritten_and_can_be_evaluated(killed, capsys):
-    out = killed()
+def test_an_unfinished_run_is_not_overwritten_can_be_evaluated_and_damaged(tmp_path, capsys):
+    out = train_and_kill(train, tmp_path / "killed", after=150)
     assert f"--resume {out}" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(out))
     cli.main(["evaluate", str(out)])
     assert "Return of 4 episodes" in capsys.readouterr().out
+    (out / "checkpoint.zip").write_bytes((out / "checkpoint.zip").read_bytes()[:1000])
+    assert "Cannot resume from" in error_of(capsys, "train", "--resume", str(out))
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_envs", 4), ("learning_rate", 0.5), ("env_kwargs", {"gravity": 1})])
@@ -115,12 +89,6 @@ def test_a_config_that_was_changed_by_hand_is_not_gone_on_with(name, value, fini
     (config if name in config else config["hyperparameters"])[name] = value
     path.write_text(json.dumps(config))
     assert f"and is {value!r}. --resume needs the settings" in error_of(capsys, "train", "--resume", str(path.parent))
-
-
-def test_a_damaged_checkpoint_is_one_line(killed, capsys):
-    out = killed()
-    (out / "checkpoint.zip").write_bytes((out / "checkpoint.zip").read_bytes()[:1000])
-    assert "Cannot resume from" in error_of(capsys, "train", "--resume", str(out))
 
 
 @pytest.mark.slow
