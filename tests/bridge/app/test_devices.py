@@ -1,6 +1,5 @@
 """`jaxenvs train --devices` and `--distributed`: one training divided over devices, of one process and of several."""
 
-import json
 import os
 import signal
 import socket
@@ -13,43 +12,9 @@ import numpy as np
 import pytest
 from stable_baselines3 import PPO
 
-from jaxenvs import cli
-from tests.bridge.app.short_runs import error_of, same, train_and_interrupt, weights
+from tests.bridge.app.short_runs import error_of
 
 ROOT = Path(__file__).parent.parent.parent.parent
-SETTINGS = ["--num-envs", "2", "--total-timesteps", "256", "--devices", "1"]
-SETTINGS += ["--hyperparameters", "n_epochs=1", "normalize=True", "n_steps=32"]
-
-
-def train(out):
-    cli.main(["train", "ppo", "CartPole-v1", *SETTINGS, "--out", str(out)])
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The folder of a run without an interruption."""
-    out = tmp_path_factory.mktemp("devices") / "whole"
-    train(out)
-    return out
-
-
-@pytest.mark.thorough
-def test_a_run_over_devices_leaves_a_zip_that_sb3_loads(whole, capsys):
-    model = PPO.load(whole / "model.zip")
-    assert (model.num_timesteps, model._n_updates) == (256, 4)
-    assert json.loads((whole / "config.json").read_text())["devices"] == 1
-    assert (whole / "learning_curve.png").stat().st_size > 10_000
-    cli.main(["evaluate", str(whole)])
-    assert "Return of 4 episodes" in capsys.readouterr().out
-
-
-@pytest.mark.thorough
-def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys):
-    train_and_interrupt(train, out := tmp_path / "interrupted")
-    assert "Interrupted after 64 steps" in capsys.readouterr().out
-    cli.main(["train", "--resume", str(out), "--devices", "1"])
-    assert "from 64 on, seed 0, over 1 device" in capsys.readouterr().out
-    assert same(weights(out), weights(whole))
 
 
 @pytest.mark.parametrize(

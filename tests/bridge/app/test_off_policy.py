@@ -1,12 +1,9 @@
 """`jaxenvs train` with DQN, SAC, TD3 and DDPG: as with PPO, and their further options."""
 
 import functools
-import json
 import re
-import shutil
 import sys
 
-import numpy as np
 import pytest
 import stable_baselines3
 from stable_baselines3.common.noise import NormalActionNoise
@@ -15,10 +12,9 @@ from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
 from bridge.app.training.callbacks import Interrupt
 from bridge.engine.callbacks.callback_schedule import Pace
-from bridge.seeds import seed_sweep
 from jaxenvs import cli
 from tests.bridge.app import short_runs
-from tests.bridge.app.short_runs import error_of, same, train_and_interrupt, train_and_kill
+from tests.bridge.app.short_runs import error_of, same, train_and_kill
 from tests.stock import STOCK
 
 SMALL = ["batch_size=8", "learning_starts=20", "policy_kwargs={'net_arch':[8]}"]
@@ -45,14 +41,6 @@ def run(tmp_path_factory):
     """The folder of a short run."""
     out = tmp_path_factory.mktemp("off_policy") / "run"
     train(out)
-    return out
-
-
-@pytest.fixture(scope="module")
-def two_seeds(tmp_path_factory):
-    """The folder of a short run with two seeds."""
-    out = tmp_path_factory.mktemp("off_policy") / "seeds"
-    train(out, "--seeds", "2", "--seed", "5")
     return out
 
 
@@ -123,42 +111,6 @@ def test_ctrl_c_in_the_middle_of_an_iteration_writes_a_checkpoint_at_its_end(run
     assert (run / "episodes.csv").read_text() == (out / "episodes.csv").read_text()
 
 
-@pytest.mark.thorough
-def test_seeds_leave_a_dqn_where_its_own_training_would(two_seeds):
-    model = stable_baselines3.DQN.load(two_seeds / "seed-5" / "model.zip")
-    assert (model.num_timesteps, model._n_updates, model._n_calls) == (160, 2 * 18, 160)
-    assert model.exploration_rate == pytest.approx(0.04)
-    assert json.loads((two_seeds / "config.json").read_text())["num_seeds"] == 2
-    assert (two_seeds / "learning_curve.png").stat().st_size > 10_000
-
-
-@pytest.mark.thorough
-def test_seeds_that_were_interrupted_go_on_bit_for_bit(two_seeds, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 4)
-    train_and_interrupt(lambda out: train(out, "--seeds", "2", "--seed", "5"), out := tmp_path / "interrupted")
-    assert "Interrupted after 32 steps" in capsys.readouterr().out
-    cli.main(["train", "--resume", str(out)])
-    for seed in ("seed-5", "seed-6"):
-        assert same(weights(out / seed), weights(two_seeds / seed))
-
-
-@pytest.mark.thorough
-def test_a_number_of_iterations_that_nothing_divides_has_a_shorter_row_at_the_end(two_seeds, tmp_path, monkeypatch):
-    monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 8)
-    monkeypatch.setattr(seed_sweep, "FEWEST_ITERATIONS_PER_ROW", 6)
-    train(tmp_path, "--seeds", "2", "--seed", "5")
-    with np.load(tmp_path / "checkpoint.npz") as file:
-        assert file["metrics/timesteps"][0].tolist() == [64, 128, 160]
-    assert same(weights(tmp_path / "seed-6"), weights(two_seeds / "seed-6"))
-
-
-def test_seeds_do_not_go_on_with_a_config_that_was_changed_by_hand(two_seeds, tmp_path, capsys):
-    shutil.copytree(two_seeds, tmp_path / "run")
-    path = tmp_path / "run" / "config.json"
-    path.write_text(path.read_text().replace('"gamma": 0.99', '"gamma": 0.5'))
-    assert "gamma was 0.99 and is 0.5" in error_of(capsys, "train", "--resume", str(path.parent))
-
-
 def test_noise_by_its_name_is_that_of_the_zoo():
     config = TrainingConfig.resolve("ddpg", "Pendulum-v1", hyperparameters={"noise_std": 0.3, "buffer_size": 10})
     model = make_model(config, make_env(config))
@@ -171,9 +123,3 @@ def test_a_pair_of_train_freq_is_kept_as_json(tmp_path):
     TrainingConfig.resolve("dqn", "CartPole-v1", hyperparameters=given).save(tmp_path / "config.json")
     config = TrainingConfig.resolve(**load_config(tmp_path / "config.json")[0])
     assert make_model(config, make_env(config)).train_freq.unit.value == "episode"
-
-
-@pytest.mark.thorough
-def test_what_seeds_cannot_compile_is_said(tmp_path, capsys):
-    message = error_of(capsys, "train", *DQN, "--seeds", "2", *DQN_SETTINGS, "normalize=True", "--out", str(tmp_path))
-    assert "--seeds cannot compile this training: VecNormalize is not compiled" in message

@@ -1,34 +1,61 @@
-"""`jaxenvs train --seeds`: many agents in one program, in calls between which they can be stopped."""
+"""`jaxenvs train --seeds` and `--devices`: agents in one program, in calls between which they can be stopped."""
 
+import functools
 import json
+import shutil
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from stable_baselines3 import PPO
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from bridge import make_vec_env
 from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
+from bridge.seeds import seed_sweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same, train_and_interrupt, weights
 
-SETTINGS = ["--num-envs", "2", "--total-timesteps", "256", "--seeds", "2", "--seed", "5"]
-SETTINGS += ["--hyperparameters", "n_epochs=1", "normalize=True", "n_steps=32"]
+SETTINGS = ["--num-envs", "2", "--total-timesteps", "256"]
+HYPERPARAMETERS = ["--hyperparameters", "n_epochs=1", "normalize=True", "n_steps=32"]
+DQN_HYPERPARAMETERS = ["--hyperparameters", "batch_size=8", "learning_starts=20", "policy_kwargs={'net_arch':[8]}"]
+DQN_HYPERPARAMETERS += ["train_freq=8", "gradient_steps=2", "buffer_size=100"]
+SEEDS = ["--seeds", "2", "--seed", "5"]
+# Arguments of each kind of training, its class, the folders of its agents, and the steps after which it is interrupted.
+KINDS = {
+    "seeds": (["ppo", "CartPole-v1", *SETTINGS, *SEEDS, *HYPERPARAMETERS], PPO, ("seed-5", "seed-6"), 64),
+    "dqn": (
+        ["dqn", "CartPole-v1", "--total-timesteps", "160", *SEEDS, *DQN_HYPERPARAMETERS],
+        DQN,
+        ("seed-5", "seed-6"),
+        32,
+    ),
+    "devices": (["ppo", "CartPole-v1", *SETTINGS, "--devices", "1", *HYPERPARAMETERS], PPO, (".",), 64),
+}
 
 
-def train(out):
-    cli.main(["train", "ppo", "CartPole-v1", *SETTINGS, "--out", str(out)])
+def train(out, kind):
+    cli.main(["train", *KINDS[kind][0], "--out", str(out)])
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The folder of a run without an interruption."""
-    out = tmp_path_factory.mktemp("seeds") / "whole"
-    train(out)
-    return out
+def trained(tmp_path_factory):
+    """A function that returns the folder of a run of a kind, without an interruption."""
+
+    @functools.cache
+    def folder_of(kind):
+        train(out := tmp_path_factory.mktemp("trained") / kind, kind)
+        return out
+
+    return folder_of
+
+
+@pytest.fixture(scope="module")
+def whole(trained):
+    """The folder of a run with two seeds."""
+    return trained("seeds")
 
 
 @pytest.mark.thorough
@@ -96,13 +123,60 @@ def test_trained_seeds_are_not_overwritten(whole, capsys):
 
 
 @pytest.mark.thorough
-def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys):
-    train_and_interrupt(train, out := tmp_path / "interrupted")
-    assert "Interrupted after 64 steps" in capsys.readouterr().out
-    assert PPO.load(out / "seed-6" / "model.zip").num_timesteps == 64
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(kind, trained, tmp_path, monkeypatch, capsys):
+    whole, (_, algorithm, agents, steps) = trained(kind), KINDS[kind]
+    monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 4)
+    train_and_interrupt(functools.partial(train, kind=kind), out := tmp_path / "interrupted")
+    assert f"Interrupted after {steps} steps" in capsys.readouterr().out
+    assert algorithm.load(out / agents[-1] / "model.zip").num_timesteps == steps
     assert (out / "learning_curve.png").exists()
 
     cli.main(["train", "--resume", str(out)])
-    assert "from 64 on" in capsys.readouterr().out
-    for seed in ("seed-5", "seed-6"):
-        assert same(weights(out / seed), weights(whole / seed))
+    assert f"from {steps} on" in capsys.readouterr().out
+    for agent in agents:
+        assert same(weights(out / agent, algorithm), weights(whole / agent, algorithm))
+
+
+@pytest.mark.thorough
+def test_a_run_over_devices_leaves_a_zip_that_sb3_loads(trained, capsys):
+    out = trained("devices")
+    model = PPO.load(out / "model.zip")
+    assert (model.num_timesteps, model._n_updates) == (256, 4)
+    assert json.loads((out / "config.json").read_text())["devices"] == 1
+    assert (out / "learning_curve.png").stat().st_size > 10_000
+    cli.main(["evaluate", str(out)])
+    assert "Return of 4 episodes" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+def test_seeds_leave_a_dqn_where_its_own_training_would(trained):
+    two_seeds = trained("dqn")
+    model = DQN.load(two_seeds / "seed-5" / "model.zip")
+    assert (model.num_timesteps, model._n_updates, model._n_calls) == (160, 2 * 18, 160)
+    assert model.exploration_rate == pytest.approx(0.04)
+    assert json.loads((two_seeds / "config.json").read_text())["num_seeds"] == 2
+    assert (two_seeds / "learning_curve.png").stat().st_size > 10_000
+
+
+@pytest.mark.thorough
+def test_a_number_of_iterations_that_nothing_divides_has_a_shorter_row_at_the_end(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 8)
+    monkeypatch.setattr(seed_sweep, "FEWEST_ITERATIONS_PER_ROW", 6)
+    train(tmp_path, "dqn")
+    with np.load(tmp_path / "checkpoint.npz") as file:
+        assert file["metrics/timesteps"][0].tolist() == [64, 128, 160]
+    assert same(weights(tmp_path / "seed-6", DQN), weights(trained("dqn") / "seed-6", DQN))
+
+
+def test_seeds_do_not_go_on_with_a_config_that_was_changed_by_hand(trained, tmp_path, capsys):
+    shutil.copytree(trained("dqn"), tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    path.write_text(path.read_text().replace('"gamma": 0.99', '"gamma": 0.5'))
+    assert "gamma was 0.99 and is 0.5" in error_of(capsys, "train", "--resume", str(path.parent))
+
+
+@pytest.mark.thorough
+def test_what_seeds_cannot_compile_is_said(tmp_path, capsys):
+    message = error_of(capsys, "train", *KINDS["dqn"][0], "normalize=True", "--out", str(tmp_path))
+    assert "--seeds cannot compile this training: VecNormalize is not compiled" in message
