@@ -14,13 +14,8 @@ _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"
 
 def is_library(package: str) -> bool:
     """Return whether a package is one of LIBRARIES or of the standard library."""
-    return package in LIBRARIES or is_standard(package)
-
-
-def is_standard(package: str) -> bool:
-    """Return whether a package is of the standard library."""
     if package not in sys.stdlib_module_names:
-        return False
+        return package in LIBRARIES
     file = getattr(sys.modules.get(package), "__file__", None)  # a user may have a package called `test` too
     return file is None or file.startswith(_STANDARD)
 

@@ -54,23 +54,35 @@ def test_a_changed_copy_is_trained_with(tmp_path, capsys):
     assert f"leave out --hyperparams {path}" in message
 
 
+MISTAKES = {
+    "settings.toml": {
+        "gamma": "Cannot read settings from",
+        "gamma = 0.5": "must hold only tables [algorithm.environment]",
+        "[ppo]\ngamma = 0.5": "must hold only tables [algorithm.environment]",
+        '[ppo.CartPole-v1]\nlike = "ppo.CartPole-v1"': "like must name an earlier table",
+        '[ppo.CartPole-v1]\nlike = "ppo"': "like must name an earlier table",
+        "[ppo.Acrobot-v1]\ngamma = 0.5": 'has no table [ppo."CartPole-v1"]',
+        "[ppo.CartPole-v1]\ngama = 0.5": "Did you mean gamma",
+        "[ppo.CartPole-v1]\ngamma = 2.0": "gamma must lie in [0, 1], got 2",
+        "[ppo.CartPole-v1]\nn_envs = 0": "--num-envs must be a positive int, got 0",
+    },
+    "own.yml": {
+        "- 1": "must hold settings below the id of each environment",
+        "CartPole-v1: [": "Cannot read settings from",
+        "Acrobot-v1: {n_steps: 8}": "has no settings for CartPole-v1",
+        "CartPole-v1: {env_wrapper: x.Y}": "cannot use env_wrapper in",
+        "CartPole-v1: {policy_kwargs: \"dict(a=open('x'))\"}": "cannot use policy_kwargs in",
+        "CartPole-v1: {gama: 1}": "Did you mean gamma",
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("gamma", "Cannot read settings from"),
-        ("gamma = 0.5", "must hold only tables [algorithm.environment]"),
-        ("[ppo]\ngamma = 0.5", "must hold only tables [algorithm.environment]"),
-        ('[ppo.CartPole-v1]\nlike = "ppo.CartPole-v1"', "like must name an earlier table"),
-        ('[ppo.CartPole-v1]\nlike = "ppo"', "like must name an earlier table"),
-        ("[ppo.Acrobot-v1]\ngamma = 0.5", 'has no table [ppo."CartPole-v1"]'),
-        ("[ppo.CartPole-v1]\ngama = 0.5", "Did you mean gamma"),
-        ("[ppo.CartPole-v1]\ngamma = 2.0", "gamma must lie in [0, 1], got 2"),
-        ("[ppo.CartPole-v1]\nn_envs = 0", "--num-envs must be a positive int, got 0"),
-    ],
+    ("name", "text", "said"), [(name, *row) for name, rows in MISTAKES.items() for row in rows.items()]
 )
-def test_a_mistake_in_a_file_is_said(text, said, tmp_path):
+def test_a_mistake_in_a_file_is_said(name, text, said, tmp_path):
     with pytest.raises(UserError, match=re.escape(said)):
-        TrainingConfig.resolve("ppo", "CartPole-v1", hyperparams=written(tmp_path, text))
+        TrainingConfig.resolve("ppo", "CartPole-v1", hyperparams=written(tmp_path, text, name))
 
 
 @pytest.mark.parametrize("name", ["absent.toml", "absent.yml"])
@@ -106,22 +118,6 @@ CartPole-v1:
     assert [type(layer).__name__ for layer in model.policy.mlp_extractor.policy_net] == ["Linear", "ReLU"]
     assert model.get_env().norm_reward is False
     assert TrainingConfig.resolve("ppo", "Acrobot-v1", hyperparams=path).hyperparameters["n_steps"] == 16
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("- 1", "must hold settings below the id of each environment"),
-        ("CartPole-v1: [", "Cannot read settings from"),
-        ("Acrobot-v1: {n_steps: 8}", "has no settings for CartPole-v1"),
-        ("CartPole-v1: {env_wrapper: x.Y}", "cannot use env_wrapper in"),
-        ("CartPole-v1: {policy_kwargs: \"dict(a=open('x'))\"}", "cannot use policy_kwargs in"),
-        ("CartPole-v1: {gama: 1}", "Did you mean gamma"),
-    ],
-)
-def test_a_mistake_in_a_file_of_the_zoo_is_said(text, said, tmp_path):
-    with pytest.raises(UserError, match=re.escape(said)):
-        TrainingConfig.resolve("ppo", "CartPole-v1", hyperparams=written(tmp_path, text, "own.yml"))
 
 
 @pytest.mark.thorough
