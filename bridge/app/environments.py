@@ -66,9 +66,11 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentIn
         # A JAX environment of the user's may break here.
         spaces = made.observation_space, made.action_space
     except jaxenvs.UnknownEnvironment as error:
+        if elsewhere := _where_else(env_id):
+            raise UserError(f"No environment {env_id!r}.{elsewhere}") from error
         module = env_id.rpartition(":")[0]
         imported = f"{module} was imported, but does not register the environment. " if module else ""
-        raise UserError(f"{imported}{error}{_where_else(env_id)}") from error
+        raise UserError(f"{imported}{error}") from error
     except Exception as error:  # of any kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
         is_absent = isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError)

@@ -40,7 +40,7 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
         written.
       Interrupted: by Ctrl-C during training, after everything was written.
     """
-    is_first, can_resume = is_first_process(), config.backend == "jax"
+    is_first, can_resume = not config.is_in_one_function or is_first_process(), config.backend == "jax"
     if resume and not can_resume:
         raise UserError(f"{out} cannot be resumed, because {NO_STATE}.")
     if is_first and not resume:

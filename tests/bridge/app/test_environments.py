@@ -151,7 +151,7 @@ def test_games_are_made_in_atari_wrapper():
             ["{own}:Reach", "--devices", "1"],
             "supports a JaxVecEnv, optionally wrapped in VecNormalize; got SerialVecEnv",
         ),
-        (["ALE/Pong-v99"], "Atari games need EnvPool: pip install"),
+        (["ALE/Pong-v99"], "No environment 'ALE/Pong-v99'. Atari games need EnvPool: pip install"),
         (["dict:Reach"], "No module 'dict'"),
         (["json:dumps"], "cannot be made"),
     ],
