@@ -36,11 +36,9 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path, best:
     if out.suffix not in (".gif", ".mp4"):
         raise UserError(f"--out must end with .gif or .mp4, got {out}.")
     folder, config = folders_of_models(folder, read_run(folder))[0]
-    is_jax = config.backend == "jax"
-    if not is_jax:
-        _require_pictures(config)
     *_, model, env = load_agent(folder, config, best)
-    if not is_jax:
+    if config.backend != "jax":
+        _require_pictures(config)
         env = make_env(config, 1, like=env, render_mode="rgb_array")
     seed, fps = first_seed(config) if seed is None else seed, NATIVE_FPS if config.backend == "native" else None
     with user_errors((ImportError, ValueError)), user_errors(OSError, f"Cannot write {out}: "):

@@ -50,15 +50,18 @@ def report() -> str:
     facts = {
         "jaxenvs": f"{jaxenvs.__version__}, Python {platform.python_version()}, {platform.platform()}",
         "packages": ", ".join(f"{name} {_version(name) or '(absent)'}" for name in PACKAGES),
-        "devices": _devices(has_bridge),
-        "threads": _threads(has_bridge),
+        "devices": _devices(),
+        "threads": f"{num_cores()} of {os.cpu_count()} cores" + (f", {_torch()}" if has_bridge else ""),
         "settings": " ".join(f"{name}={value}" for name, value in variables.items()) or "none in the environment",
         "results": _results(),
         "cache": _cache(),
         "extras": ", ".join(f"{name} {_version(name)}" for name in OPTIONAL if _version(name)) or "none",
         "compiled": why_no_bridge or 'parts of each algorithm, by environment ("all": training and environments)',
     }
-    lines = [line for name, text in facts.items() for line in _wrapped(name, _anonymous(text))]
+    lines = []
+    for name, text in facts.items():
+        line = f"{name:<10}{_anonymous(text)}"
+        lines += textwrap.wrap(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
     if has_bridge:
         from bridge.app.compiled import compiled_parts  # needs PyTorch and Stable-Baselines3
 
@@ -78,10 +81,6 @@ def _import_bridge() -> str | None:
     return None
 
 
-def _wrapped(name: str, text: str) -> list[str]:
-    return textwrap.wrap(f"{name:<10}{text}", WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
-
-
 def _anonymous(text: str) -> str:
     """Remove the names of users."""
     try:
@@ -99,19 +98,17 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _devices(has_torch: bool) -> str:
+def _devices() -> str:
     try:
         kinds = Counter((device.platform, device.device_kind) for device in jax.devices())
-        found = ", ".join(f"{number} x {kind} ({on})" for (on, kind), number in kinds.items())
     except RuntimeError as error:
-        found = f"none: {error}"
-    cuda = has_torch and importlib.import_module("torch").cuda.is_available()
-    return f"JAX: {found}" + (f"; PyTorch: {'CUDA' if cuda else 'CPU'}" if has_torch else "")
+        return f"JAX: none: {error}"
+    return "JAX: " + ", ".join(f"{number} x {kind} ({on})" for (on, kind), number in kinds.items())
 
 
-def _threads(has_torch: bool) -> str:
-    torch = f"; PyTorch: {importlib.import_module('torch').get_num_threads()} threads" if has_torch else ""
-    return f"{num_cores()} of {os.cpu_count()} cores{torch}"
+def _torch() -> str:
+    torch = importlib.import_module("torch")
+    return f"PyTorch with {torch.get_num_threads()} threads and {'CUDA' if torch.cuda.is_available() else 'no GPU'}"
 
 
 def _results() -> str:
