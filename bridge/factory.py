@@ -47,6 +47,9 @@ from jaxenvs.wrappers.multi_agent.agents import vectorize
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 PARALLEL = "parallel"  # PettingZoo's environments, for which "auto" is the only name
 
+# Classes whose first argument is a list of functions, each of which makes one Gymnasium environment.
+ONE_BY_ONE: dict[str, Callable[..., Any]] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVectorEnv}
+
 log = logging.getLogger("jaxenvs.sb3")
 
 
@@ -170,14 +173,17 @@ def _make(asked: _Asked, backend: str) -> VecEnv:
         name = asked.env_id if isinstance(asked.env_id, str) else shown(asked.env_id)
         _say_once(logging.INFO, f"make_vec_env({name}): {backend=}.")
         asked = dataclasses.replace(asked, env_id=made)
-    if backend in ("serial", "process", "ray"):
+    if backend in ONE_BY_ONE:
         _hint(asked.env_id)
     if asked.device != "auto" and backend != "jax":
         raise ValueError(f"device is only for JAX environments, got device={asked.device!r} and {backend=}.")
-    if backend == PARALLEL:
-        return _parallel(asked)
-    if backend in ("serial", "process", "ray"):
-        return _one_by_one(asked, backend)
+    cls = ONE_BY_ONE.get(backend)
+    accepted = ["devices"] * (backend == "jax") if cls is None else [*inspect.signature(cls).parameters][1:]
+    if asked.vec_env_kwargs.keys() - set(accepted):
+        takes = f"only {', '.join(map(repr, accepted))} in" if accepted else "no"
+        raise TypeError(f"{backend=} accepts {takes} vec_env_kwargs, got {shown(asked.vec_env_kwargs)}.")
+    if cls is not None:
+        return _one_by_one(asked, cls)
     try:
         return _batched(asked, backend)
     except Exception as error:  # of any kind, because a wrapper may be the user's
@@ -200,38 +206,34 @@ def _by_sb3(asked: _Asked, backend: str, vec_env_cls: Any) -> VecEnv:
 
 
 def _batched(asked: _Asked, backend: str) -> VecEnv:
-    """Make environments that JAX or a library steps all at once, in a VecMonitor if one is needed."""
-    wrapper_class, vec_env_kwargs = asked.wrapper_class, asked.vec_env_kwargs
-    if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
-        takes = "only 'devices' in vec_env_kwargs" if backend == "jax" else "no vec_env_kwargs"
-        raise TypeError(f"backend={backend!r} accepts {takes}, got {shown(vec_env_kwargs)}.")
+    """Make environments that are stepped all at once, in a VecMonitor if one is needed."""
     monitor_kwargs = vec_monitor_kwargs(asked.monitor_kwargs)
+    vec_env: VecEnv
     if backend == "jax":
-        env = with_opponent(asked.jax_env, asked.opponent)
-        jax_vec_env = JaxVecEnv(vectorize(env, asked.n_envs), seed=asked.seed, device=asked.device, **vec_env_kwargs)
-        if isinstance(asked.opponent, str) and asked.opponent == SELF:
-            jax_vec_env.default_callback = SelfPlayCallback
-        if isinstance(asked.env_id, str):
-            jax_vec_env.spec = spec_of_jax_id(asked.env_id, asked.env_kwargs)
-        return _monitored(jax_vec_env, asked.monitor_dir, monitor_kwargs)
-    if wrapper_class is not None:
+        vec_env = _in_jax(asked)
+    elif asked.wrapper_class is not None:
         raise TypeError(
-            f"backend='native' accepts no wrapper_class for single environments, got {shown(wrapper_class)}."
+            f"{backend=} accepts no wrapper_class for single environments, got {shown(asked.wrapper_class)}."
         )
-    vec_env = make_vectorized(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
+    elif backend == PARALLEL:  # every agent is a sub-environment
+        vec_env = GymVecEnv(ParallelVectorEnv([asked.env_id] * asked.n_envs))
+        vec_env.seed(asked.seed)
+    else:
+        vec_env = make_vectorized(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
     return _monitored(vec_env, asked.monitor_dir, monitor_kwargs)
 
 
-def _parallel(asked: _Asked) -> VecEnv:
-    """Make PettingZoo's parallel environments, with every agent as a sub-environment."""
-    if asked.wrapper_class is not None or asked.vec_env_kwargs:
-        raise TypeError("PettingZoo's environments accept no wrapper_class and no vec_env_kwargs: wrap them in env_id.")
-    vec_env = GymVecEnv(ParallelVectorEnv([asked.env_id] * asked.n_envs))
-    vec_env.seed(asked.seed)
-    return _monitored(vec_env, asked.monitor_dir, vec_monitor_kwargs(asked.monitor_kwargs))
+def _in_jax(asked: _Asked) -> JaxVecEnv:
+    env = vectorize(with_opponent(asked.jax_env, asked.opponent), asked.n_envs)
+    vec_env = JaxVecEnv(env, seed=asked.seed, device=asked.device, **asked.vec_env_kwargs)
+    if isinstance(asked.opponent, str) and asked.opponent == SELF:
+        vec_env.default_callback = SelfPlayCallback
+    if isinstance(asked.env_id, str):
+        vec_env.spec = spec_of_jax_id(asked.env_id, asked.env_kwargs)
+    return vec_env
 
 
-def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
+def _one_by_one(asked: _Asked, cls: Callable[..., Any]) -> VecEnv:
     """Make Gymnasium environments that are stepped one by one, each in its Monitor if one is needed."""
     monitor_dir, monitor_kwargs = asked.monitor_dir, asked.monitor_kwargs
     # The VecEnv counts episodes. But a wrapper may change rewards and ends, which a Monitor must see before.
@@ -240,11 +242,6 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
         if monitor_dir is not None:
             monitor_dir = os.path.abspath(monitor_dir)  # an actor may run in another folder
             os.makedirs(monitor_dir, exist_ok=True)
-    cls: Callable[..., Any] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVectorEnv}[backend]
-    accepted = [name for name in inspect.signature(cls).parameters if name != "env_fns"]
-    if asked.vec_env_kwargs.keys() - set(accepted):
-        takes = f"only {', '.join(map(repr, accepted))} in" if accepted else "no"
-        raise TypeError(f"backend={backend!r} accepts {takes} vec_env_kwargs, got {shown(asked.vec_env_kwargs)}.")
     env_fns = []
     for index in range(asked.n_envs):
         if monitor_dir is not None:
@@ -253,7 +250,7 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
         make = maker(asked.env_id, asked.env_kwargs)
         env_fns.append(env_fn(make, env_seed, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs))
     host_vec_env = cls(env_fns, **asked.vec_env_kwargs)
-    host_vec_env = GymVecEnv(host_vec_env) if backend == "ray" else host_vec_env
+    host_vec_env = GymVecEnv(host_vec_env) if cls is RayVectorEnv else host_vec_env
     host_vec_env.seed(asked.seed)
     return host_vec_env
 
