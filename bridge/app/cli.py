@@ -136,29 +136,16 @@ class Options:
     process_id: Number = None
 
 
-# The options that are fields of TrainingConfig.
-FIELDS = [
-    "num_envs",
-    "total_timesteps",
-    "seed",
-    "num_seeds",
-    "engine",
-    "backend",
-    "devices",
-    "eval_freq",
-    "tensorboard_log",
-]
-
-
 def train(options: Annotated[Options, tyro.conf.arg(name="")]) -> None:
     """Train an agent, evaluate it, and draw its learning curve.
 
     For example: jaxenvs train ppo CartPole-v1 --num-envs 64 --total-timesteps 500000 --out runs/cartpole
     """
     resume, config, out = options.resume, options.config, options.out
-    given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
     with user_errors(ValueError):
         changes = {name: parse_assignments(getattr(options, name)) for name in ("env_kwargs", "hyperparameters")}
+    others = {field.name for field in dataclasses.fields(TrainingConfig)} - {"algorithm", "env_id", *changes}
+    given = {name: value for name in others if (value := getattr(options, name)) is not None}
     if resume is not None:
         if any([options.algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps", "devices"}]):
             raise UserError(
