@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from stable_baselines3 import PPO
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
     ids=str,
 )
 def test_what_cannot_be_divided_is_refused(arguments, message, tmp_path, capsys):
+    jax.devices()  # before JAX runs, the command would let it have more of them
     assert message in error_of(capsys, "train", "ppo", "CartPole-v1", *arguments, "--out", str(tmp_path / "run"))
 
 
