@@ -9,7 +9,7 @@ the functions here add nothing to the compiled function.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -120,19 +120,6 @@ def own_key(key: jax.Array, axis_name: str | None) -> jax.Array:
     return key if axis_size(axis_name) == 1 else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
 
 
-@runtime_checkable
-class Divisible(Protocol):
-    """Pytree that can be divided over devices."""
-
-    def layout(self, sharded: Any, same: Any) -> Any:
-        """Return a prefix of this pytree: `sharded` where leaves have a leading axis of environments, `same` where
-        leaves are the same on all devices.
-        """
-
-    def of_one_device(self, mesh: Mesh) -> Any:
-        """Return the data of one device, given its part of each leaf."""
-
-
 # --- Around compiled functions ----------------------------------------------------------------------------------------
 
 
@@ -156,16 +143,18 @@ def run_on(mesh: Mesh | None, function: Callable[..., Any], out_specs: Any, *giv
 
     Args:
       out_specs: a prefix of the function's result.
-      given: the arguments. Divisible ones are divided; all others are the same on all devices.
+      given: the arguments. Arguments with a method `layout(sharded, same)` are divided: it returns a prefix of the
+        argument, with `sharded` where leaves have a leading axis of environments. All others are the same on all
+        devices. If an argument has `of_one_device(mesh)`, the function gets its result, given the device's part.
     """
     if mesh is None:
         return function(*given)
-    specs = layouts(mesh)
+    sharded, same = layouts(mesh)
 
     def on_one(*parts: Any) -> Any:
-        return function(*(part.of_one_device(mesh) if isinstance(part, Divisible) else part for part in parts))
+        return function(*(part.of_one_device(mesh) if hasattr(part, "of_one_device") else part for part in parts))
 
-    in_specs = tuple(each.layout(*specs) if isinstance(each, Divisible) else specs[1] for each in given)
+    in_specs = tuple(each.layout(sharded, same) if hasattr(each, "layout") else same for each in given)
     return on_each(on_one, mesh, in_specs, out_specs)(*given)
 
 
@@ -178,10 +167,6 @@ class Sharded:
     def layout(self, sharded: Any, same: Any) -> Any:
         """Return `sharded`, because all leaves have a leading axis of environments."""
         return sharded
-
-    def of_one_device(self, mesh: Mesh) -> Sharded:
-        """Return the device's part unchanged."""
-        return self
 
 
 def place(tree: Any, specs: Any, mesh: Mesh) -> Any:

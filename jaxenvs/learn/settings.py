@@ -118,10 +118,6 @@ class Settings:
         """
         require_divisible("num_envs", num_envs, num_devices)
 
-    def layout(self, sharded: Any, same: Any) -> Any:
-        """Return `same`, because settings are the same on all devices."""
-        return same
-
     def of_one_device(self, mesh: Mesh) -> Self:
         """Return the settings with the axis of the mesh, over which updates take means."""
         return self.replace(axis_name=mesh.axis_names[0])

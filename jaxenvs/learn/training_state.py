@@ -8,7 +8,6 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
 
 from jaxenvs.environment import static, struct
 from jaxenvs.jax_names import setting
@@ -144,10 +143,6 @@ class TrainingState:
         normalizer = None if self.normalizer is None else self.normalizer.layout(sharded, same)
         collector = CollectorState((sharded, normalizer), sharded)
         return dataclasses.replace(self, learner=same, collector=collector, key=same, iteration=same, recent=same)
-
-    def of_one_device(self, mesh: Mesh) -> Self:
-        """Return the device's part unchanged."""
-        return self
 
 
 def place(state: Any, mesh: Any) -> Any:

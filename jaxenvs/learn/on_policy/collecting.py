@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from jaxenvs.compilation.default_device import platform
 from jaxenvs.environment import struct
@@ -47,10 +47,6 @@ class Rollout:
     def layout(self, sharded: PartitionSpec, same: PartitionSpec) -> PartitionSpec:
         """Return the spec of all leaves: the environments are the second axis."""
         return PartitionSpec(None, *sharded)  # type: ignore[no-untyped-call]
-
-    def of_one_device(self, mesh: Mesh) -> Rollout:
-        """Return the device's part unchanged."""
-        return self
 
 
 def collect(

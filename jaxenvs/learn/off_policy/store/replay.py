@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from jaxenvs import arguments
 from jaxenvs.environment import struct
@@ -83,10 +83,6 @@ class Replay:
         rows: Any = PartitionSpec(None, *sharded)  # type: ignore[no-untyped-call]
         episodes = None if self.episodes is None else self.episodes.layout(sharded, rows)
         return type(self)(*(rows,) * 6, position=same, size=same, episodes=episodes)
-
-    def of_one_device(self, mesh: Mesh) -> Self:
-        """Return the device's part unchanged."""
-        return self
 
     @classmethod
     def create(cls, capacity: int, observation: Arrays, action: jax.Array, whole: bool = False) -> Self:
