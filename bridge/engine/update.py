@@ -25,13 +25,13 @@ from jaxenvs.compilation.default_device import bound, cached_by_device
 from jaxenvs.learn import LearnerState, OffPolicySettings, OnPolicySettings, Rollout, Transitions
 from jaxenvs.learn.devices import layouts, own_key, run_on
 from jaxenvs.learn.interfaces import OnPolicyNetwork
-from jaxenvs.learn.off_policy.settings import OffPolicyNetworks
+from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.store.replay import TD_ERRORS
 
 
 @cached_by_device
 def compiled_update(
-    network: OnPolicyNetwork | OffPolicyNetworks,
+    network: OnPolicyNetwork | OffPolicyPolicy,
     optimizers: ExportedOptimizers,
     sequential: bool,
     *,
@@ -68,7 +68,7 @@ def compiled_update(
         else:
             assert isinstance(data, Transitions)
             example, num = jax.tree.map(lambda leaf: leaf[0], data), data.reward.shape[0]
-            networks = cast(OffPolicyNetworks, network)
+            networks = cast(OffPolicyPolicy, network)
             noise = settings.noise(networks, settings.acting_params(state), example, draw, num)
             state, metrics = settings.updates(networks, of_each, state, data, noise, first=first)
         return state, jax.random.key_data(key), metrics

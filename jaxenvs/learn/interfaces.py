@@ -1,4 +1,4 @@
-"""Batches and states that environments, policies and algorithms exchange, and protocols of policies for type checkers.
+"""Batches and states that environments, policies and algorithms exchange, and a protocol of networks for type checkers.
 
 What an update changes is a LearnerState. Nothing here is checked at runtime.
 """
@@ -87,15 +87,8 @@ class CollectorState:
 Step = Callable[[Any, jax.Array], tuple[Any, VectorTimeStep, Any]]
 
 
-class Policy(Protocol):
-    """Networks without their weights, which are an argument. Hashable: functions are compiled for each policy."""
-
-    def to_env(self, action: jax.Array, /) -> jax.Array:
-        """Convert a batch of actions, as they are learned from, to actions of the environments."""
-
-
-class OnPolicyNetwork(Policy, Protocol):
-    """Network that on-policy algorithms train: one network, for actions and for values."""
+class OnPolicyNetwork(Protocol):
+    """Network that on-policy algorithms train: one network, for actions and for values, without its weights."""
 
     def apply(self, params: Any, observation: Any, /) -> tuple[Distribution, jax.Array]:
         """Return the distribution over actions and the values, (batch,), for a batch of observations.
@@ -104,3 +97,6 @@ class OnPolicyNetwork(Policy, Protocol):
           params: a pytree of arrays of one dtype.
           observation: an Observation, of the kind that the network is for.
         """
+
+    def to_env(self, action: jax.Array, /) -> jax.Array:
+        """Convert a batch of actions, as they are learned from, to actions of the environments."""

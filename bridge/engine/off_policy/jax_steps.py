@@ -28,7 +28,7 @@ from jaxenvs.compilation.default_device import bound, cached_by_device, here, on
 from jaxenvs.learn import LearnerState, OffPolicySettings, Replay
 from jaxenvs.learn.interfaces import Arrays, Observation
 from jaxenvs.learn.off_policy.iteration import Iteration, Noise, choose, is_ready, num_at_once
-from jaxenvs.learn.off_policy.settings import OffPolicyNetworks
+from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 # This many iterations draw their noise at once, if it takes little memory; and this many steps are stored at once.
@@ -136,7 +136,7 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
 
 
 @cached_by_device
-def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers) -> Callable[..., Any]:
+def _updating_function(policy: OffPolicyPolicy, optimizers: ExportedOptimizers) -> Callable[..., Any]:
     """Return the function that updates: the same arithmetic as in `driver.run`, without steps around it."""
 
     def compute(
@@ -163,7 +163,7 @@ def _updating_function(policy: OffPolicyNetworks, optimizers: ExportedOptimizers
 
 
 @cached_by_device
-def _drawing_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
+def _drawing_function(policy: OffPolicyPolicy) -> Callable[..., Any]:
     """Return the function that draws the noise of several iterations."""
 
     def draw(
@@ -215,7 +215,7 @@ def store_transition(
 
 
 @cached_by_device
-def _acting_function(policy: OffPolicyNetworks) -> Callable[..., Any]:
+def _acting_function(policy: OffPolicyPolicy) -> Callable[..., Any]:
     """Return the function that acts, one for each policy, because finding it by static arguments would take long."""
 
     def act(

@@ -13,7 +13,8 @@ from jaxenvs.learn.devices import all_of, axis_size, own_key
 from jaxenvs.learn.interfaces import CollectorState, Step
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.normalization import Normalizer
-from jaxenvs.learn.off_policy.settings import OffPolicyNetworks, OffPolicySettings
+from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
+from jaxenvs.learn.off_policy.settings import OffPolicySettings
 from jaxenvs.learn.off_policy.store.hindsight import ComputeReward
 from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
 
@@ -59,7 +60,7 @@ class Noise:
     def draw(
         cls,
         settings: OffPolicySettings,
-        policy: OffPolicyNetworks,
+        policy: OffPolicyPolicy,
         params: Any,
         observation: Any,
         key: jax.Array,
@@ -120,7 +121,7 @@ class Iteration:
       compute_reward: the environments' method, for hindsight.
     """
 
-    policy: OffPolicyNetworks
+    policy: OffPolicyPolicy
     optimizers: Optimizers
     step: Step
     compute_reward: ComputeReward | None = None
@@ -224,7 +225,7 @@ class Iteration:
 
 def choose(
     settings: OffPolicySettings,
-    policy: OffPolicyNetworks,
+    policy: OffPolicyPolicy,
     params: Any,
     observation: Any,
     noise: tuple[Any, jax.Array, jax.Array | None],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,8 @@ import optax
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import pmean, require_divisible
-from jaxenvs.learn.interfaces import Arrays, Policy
+from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
-from jaxenvs.learn.networks.actor_critic import ActionHead
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.store.hindsight import Hindsight
@@ -27,26 +26,6 @@ from jaxenvs.transformations import varying
 
 # PyTorch's defaults, which SB3's off-policy algorithms use.
 ADAM = optax.scale_by_adam()
-
-
-class OffPolicyNetworks(Policy, Protocol):
-    """Networks that off-policy algorithms train, by name, as OffPolicyPolicy describes them.
-
-    The networks are further attributes, which each algorithm knows: `q_net`, or `actor` and `critic`.
-    """
-
-    @property
-    def head(self) -> ActionHead:
-        """ActionHead that converts actions."""
-
-    def critic_params(self, params: Mapping[str, Any], /) -> Any:
-        """Return the argument of `critic.apply`, from the parameters of all networks."""
-
-    def critic_target_params(self, targets: Mapping[str, Any], /) -> Any:
-        """Return the argument of `critic.apply`, from the parameters of the target networks."""
-
-    def polyak(self, targets: Mapping[str, Any], params: Mapping[str, Any], tau: Any, /) -> dict[str, Any]:
-        """Return the targets after a Polyak update with share `tau` of the parameters; all of them vectors."""
 
 
 @struct
@@ -145,7 +124,7 @@ class OffPolicySettings(Settings):
         return state.params | {name: state.targets[name] for name in self.STATISTICS if name in state.targets}
 
     def noise(
-        self, policy: OffPolicyNetworks, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int
+        self, policy: OffPolicyPolicy, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int
     ) -> Any:
         """Draw the noise of `num` updates at once: a pytree with the leading axis `num`, or None.
 
@@ -156,7 +135,7 @@ class OffPolicySettings(Settings):
 
     def update(
         self,
-        policy: OffPolicyNetworks,
+        policy: OffPolicyPolicy,
         optimizers: Optimizers,
         state: LearnerState,
         batch: Transitions,
@@ -166,7 +145,7 @@ class OffPolicySettings(Settings):
         """Take one gradient step of each network. A pure function of the settings and its arguments.
 
         Args:
-          policy: the networks, an OffPolicyPolicy.
+          policy: the networks.
           optimizers: by the names of `state.params`; without a learning rate, on vectors.
           state: the parameters, the states of their optimizers, and the targets.
           batch: Transitions to learn from.
@@ -184,7 +163,7 @@ class OffPolicySettings(Settings):
 
     def updates(
         self,
-        policy: OffPolicyNetworks,
+        policy: OffPolicyPolicy,
         optimizers: Optimizers,
         state: LearnerState,
         batches: Any,
@@ -241,7 +220,7 @@ class OffPolicySettings(Settings):
         return after // delay - before // delay
 
     def on_step(
-        self, policy: OffPolicyNetworks, state: LearnerState, before: Any, after: Any, num_envs: int
+        self, policy: OffPolicyPolicy, state: LearnerState, before: Any, after: Any, num_envs: int
     ) -> LearnerState:
         """Update what follows steps of the environments rather than updates, such as the target network of DQN.
 
@@ -255,14 +234,14 @@ class OffPolicySettings(Settings):
         return self
 
     def exploration_noise(
-        self, policy: OffPolicyNetworks, params: Any, observation: Arrays, key: jax.Array, num: int
+        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, key: jax.Array, num: int
     ) -> Any:
         """Draw the noise of `explore` in `num` steps of all environments: a pytree with leading axis `num`, or None."""
         return None
 
     def explore(
         self,
-        policy: OffPolicyNetworks,
+        policy: OffPolicyPolicy,
         params: Any,
         observation: Arrays,
         noise: Any,
@@ -280,7 +259,7 @@ class OffPolicySettings(Settings):
 
     def _update(
         self,
-        policy: OffPolicyNetworks,
+        policy: OffPolicyPolicy,
         optimizers: Optimizers,
         state: LearnerState,
         batch: Transitions,
@@ -343,8 +322,8 @@ class _OnVectors(OffPolicyPolicy):
 
 
 def on_vectors(
-    policy: OffPolicyNetworks, state: LearnerState
-) -> tuple[OffPolicyNetworks, LearnerState, Callable[[LearnerState], LearnerState]]:
+    policy: OffPolicyPolicy, state: LearnerState
+) -> tuple[OffPolicyPolicy, LearnerState, Callable[[LearnerState], LearnerState]]:
     """Return a policy and a state with each network as `ravel` has it, and the inverse; unchanged if they have."""
     trees = state.params | state.targets
     if all(isinstance(tree, tuple) or (isinstance(tree, jax.Array) and tree.ndim == 1) for tree in trees.values()):
