@@ -17,7 +17,7 @@ from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance, gather, place
 from jaxenvs.learn.devices import is_first_process, largest
-from jaxenvs.learn.loop import Limits, Loop, run
+from jaxenvs.learn.loop import run
 from jaxenvs.learn.sweep import compile_sweep, sweep
 from jaxenvs.learn.training_state import mean_of
 
@@ -184,7 +184,7 @@ def rows_of(in_a_row: int, mesh: Mesh | None) -> Callable[..., Any]:
             state, metrics = advance(training, state, in_a_row, mesh)
             return state, _row_of(metrics)
 
-        return run(Loop(advance_a_row), state, Limits(count), MOST_ROWS_PER_CALL)
+        return run(advance_a_row, state, count, MOST_ROWS_PER_CALL)
 
     return run_rows
 

@@ -29,7 +29,7 @@ from jaxenvs.environment import static
 from jaxenvs.learn import CollectorState, LearnerState, OnPolicySettings, Rollout, collect
 from jaxenvs.learn.devices import all_of, layout_behind, layouts, own_key, run_on
 from jaxenvs.learn.learner_state import POLICY
-from jaxenvs.learn.loop import Limits, Loop, run, zeros
+from jaxenvs.learn.loop import run, zeros
 from jaxenvs.learn.on_policy import loop as on_policy
 
 # A call can keep what the host needs of at most this many iterations, and of at most this many steps of all
@@ -154,7 +154,7 @@ def _iterations(
 
     state = learner, collecting.environments.start(), jax.random.wrap_key_data(collecting.key)
     rollout = zeros(jax.eval_shape(collecting.rollout, learner.params[POLICY], *state[1:])[1])
-    ((learner, collector, key), rollout), kept = run(Loop(iterate), (state, rollout), Limits(count), most)
+    ((learner, collector, key), rollout), kept = run(iterate, (state, rollout), count, most)
     return collecting.environments.final_state(collector), (jax.random.key_data(key), rollout, learner, kept)
 
 

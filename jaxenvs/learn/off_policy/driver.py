@@ -12,7 +12,7 @@ from jaxenvs.environment import struct
 from jaxenvs.learn import loop
 from jaxenvs.learn.devices import axis_size, psum
 from jaxenvs.learn.learner_state import LearnerState
-from jaxenvs.learn.loop import Loop, put, zeros
+from jaxenvs.learn.loop import put, zeros
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, is_ready, num_at_once
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
@@ -109,9 +109,11 @@ def run(
     kept = zeros(jax.eval_shape(turns.step, begun, noise)[2], most)
     begun = dataclasses.replace(begun, metrics=zeros(metrics), kept=kept)
     chunk = num_at_once(noise, most // settings.train_freq)
-    # The loop runs at least once, for the update that is due.
-    limited = loop.Limits(None, turns.can_continue, at_least_once=True)
-    end: RunState = loop.run(Loop(turns.iterate, draw, chunk), begun, limited)[0]
+
+    def can_continue(number: jax.Array, carry: RunState) -> Any:
+        return turns.can_continue(number, carry) | (number == 0)  # at least once, for the update that is due
+
+    end: RunState = loop.run(turns.iterate, begun, None, draw=draw, num_at_once=chunk, can_continue=can_continue)[0]
     return end
 
 
@@ -185,12 +187,15 @@ class _Turns:
         learner = self.settings.on_step(self.iteration.policy, after.learner, calls - 1, calls, self.num_envs)
         return dataclasses.replace(after, learner=learner)
 
-    def can_continue(self, carry: RunState) -> Any:
+    def can_continue(self, _: jax.Array, carry: RunState) -> Any:
         """Return whether no limit is reached."""
         return (carry.count < self.schedule.steps) & (carry.num_ended < self.schedule.episodes)
 
     def iterate(self, carry: RunState, _: jax.Array, noise: Noise) -> tuple[RunState, None]:
         """Run the update that is due, and the rest of an iteration, or as much of it as the limits allow."""
-        left = loop.Limits(self.settings.train_freq - carry.progress.step, self.can_continue)
-        steps = Loop(lambda carry, _, __: (self.take(carry, noise), None))
-        return loop.run(steps, self.update_if_due(carry, noise), left)[0], None
+        steps_left = self.settings.train_freq - carry.progress.step
+
+        def take(carry: RunState, _: jax.Array, __: None) -> tuple[RunState, None]:
+            return self.take(carry, noise), None
+
+        return loop.run(take, self.update_if_due(carry, noise), steps_left, can_continue=self.can_continue)[0], None

@@ -13,7 +13,7 @@ from jaxenvs.environment import struct
 from jaxenvs.learn.devices import axis_size, layouts, on_each
 from jaxenvs.learn.interfaces import CollectorState, Observation
 from jaxenvs.learn.learner_state import LearnerState
-from jaxenvs.learn.loop import Limits, Loop, run
+from jaxenvs.learn.loop import run
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, is_ready, num_at_once
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, on_vectors
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
@@ -117,7 +117,7 @@ def advance(
             return iteration.take_step(settings, learner, exploration, noise, index, now, share, normalizer)
 
         freq = settings.train_freq
-        exploration, timestep = run(Loop(act), exploration, Limits(freq), freq)
+        exploration, timestep = run(act, exploration, freq, freq)
         learner = settings.on_step(policy, learner, count * freq, count * freq + freq, num_envs)
         env_state, normalizer = exploration.collector.env_state
         if normalizer is not None:
@@ -135,7 +135,13 @@ def advance(
     chunk = num_at_once(jax.eval_shape(draw, jnp.zeros((), jnp.int32)), num_iterations)
     bar = Bar(num_timesteps, axis_name) if progress and num_iterations else None
     (learner, exploration, recent), metrics = run(
-        Loop(iterate, draw, chunk), (learner, exploration, state.recent), Limits(num_iterations), num_iterations, bar
+        iterate,
+        (learner, exploration, state.recent),
+        num_iterations,
+        num_iterations,
+        draw=draw,
+        num_at_once=chunk,
+        bar=bar,
     )
     iterations = state.iteration + jnp.arange(1, num_iterations + 1, dtype=jnp.int32)
     state = OffPolicyTrainingState(

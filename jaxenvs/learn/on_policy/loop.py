@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxenvs.learn.devices import axis_size, own_key
 from jaxenvs.learn.interfaces import CollectorState, OnPolicyNetwork, Recalled
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
-from jaxenvs.learn.loop import Limits, Loop, run
+from jaxenvs.learn.loop import run
 from jaxenvs.learn.on_policy.collecting import Rollout, collect, masked_observation, masked_step
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.progress_bar import Bar
@@ -116,7 +116,7 @@ def advance(
         return TrainingState(learner, collector, key, iteration, recent), metrics
 
     bar = Bar(num_timesteps, axis_name) if progress and num_iterations else None
-    return run(Loop(iterate_once), state, Limits(num_iterations), num_iterations, bar)
+    return run(iterate_once, state, num_iterations, num_iterations, bar=bar)
 
 
 def split_once(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
