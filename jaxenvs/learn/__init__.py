@@ -1,6 +1,6 @@
 """Trainings as pure functions: settings with an `update`, a `Training` around them, and `sweep` for many at once."""
 
-from jaxenvs.learn.devices import make_mesh
+from jaxenvs.learn.devices import gather, make_mesh
 from jaxenvs.learn.interfaces import CollectorState, Masked, Recalled
 from jaxenvs.learn.learner_state import LearnerState
 from jaxenvs.learn.networks.actor_critic import ActionHead, ActorCritic, FlattenExtractor, Network
@@ -38,7 +38,7 @@ from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.self_play_training import SelfPlayResult, self_play
 from jaxenvs.learn.settings import Settings
 from jaxenvs.learn.training import Result, Training, advance, train
-from jaxenvs.learn.training_state import TrainingState, gather, place
+from jaxenvs.learn.training_state import TrainingState, place
 
 __all__ = [
     "A2C",

@@ -207,8 +207,14 @@ def _of_leaves(prefix: Any, tree: Any) -> list[Any]:
     return jax.tree.leaves(whole, is_leaf=is_spec)
 
 
-def gather(tree: Any) -> Any:
-    """Copy a pytree of JAX arrays, whole, to the memory of each host. All processes call it."""
+def gather(state: Any) -> Any:
+    """Copy a state to the memory of each host, as a training without a mesh has it. All processes call it.
+
+    Use it to save a state with `jaxenvs.arrays.to_arrays`, or to continue with it elsewhere.
+
+    Args:
+      state: of a Training over a mesh, or of one without; or any pytree of JAX arrays.
+    """
 
     def gather_leaf(leaf: Any) -> Any:
         if is_key(leaf):
@@ -217,7 +223,7 @@ def gather(tree: Any) -> Any:
             return np.array(leaf)
         return multihost_utils.process_allgather(leaf, tiled=True)
 
-    return jax.tree.map(gather_leaf, tree)
+    return jax.tree.map(gather_leaf, state)
 
 
 def largest(*numbers: int) -> list[int]:

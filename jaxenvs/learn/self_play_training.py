@@ -11,32 +11,22 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import struct
-from jaxenvs.learn.training import Training, advance
-from jaxenvs.learn.training_state import TrainingState
+from jaxenvs.learn.training import Result, Training, advance
 from jaxenvs.vector import VectorEnv
 from jaxenvs.wrappers import Opponents, SelfPlay
 from jaxenvs.wrappers.multi_agent.self_play import member_to_drop
 
 
 @struct
-class SelfPlayResult:
-    """Result of a training by self-play.
+class SelfPlayResult(Result):
+    """Result of a training by self-play: a Result, with the opponents.
 
     Attributes:
-      state: the final state of the training.
-      metrics: the metrics that `advance` returns, one row for each iteration.
       opponents: the final pool: a random player, and copies of the learner, the oldest first. Places without a copy
         have the weight 0.
     """
 
-    state: TrainingState
-    metrics: dict[str, jax.Array]
     opponents: Opponents
-
-    @property
-    def params(self) -> Any:
-        """Trained parameters, as `network.init` makes them."""
-        return self.state.learner.network_params
 
 
 def self_play(

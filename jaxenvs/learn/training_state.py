@@ -158,17 +158,6 @@ def place(state: Any, mesh: Any) -> Any:
     return devices.place(state, state.layout(*devices.layouts(mesh)), mesh)
 
 
-def gather(state: Any) -> Any:
-    """Copy a state to the memory of each host, as a training without a mesh has it. All processes call it.
-
-    Use it to save a state with `jaxenvs.arrays.to_arrays`, or to continue with it elsewhere.
-
-    Args:
-      state: of a Training over a mesh, or of one without.
-    """
-    return devices.gather(state)
-
-
 def start(training: TrainingSetup, key: jax.Array, params: Any = None) -> tuple[Any, CollectorState, jax.Array]:
     """Return parameters, the environments after a reset with their unnormalized observation, and the next key."""
     init_key, reset_key, key = jax.random.split(key, 3)

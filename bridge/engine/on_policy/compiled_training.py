@@ -143,14 +143,17 @@ def _iterations(
 
     def iterate(carry: Any, number: jax.Array, _: None) -> Any:
         now = jax.tree.map(lambda leaf: leaf[number].astype(dtype), settings)
+        (learner, collector, key), _ = carry
         # An iteration uses the same keys as a rollout and an update that are compiled separately.
-        state, rollout, steps, metrics = on_policy.iterate(
-            now, network, of_each, collecting.rollout, on_policy.split_twice, *carry[0]
+        key, collect_key = jax.random.split(key)
+        key, update_key = jax.random.split(key)
+        learner, collector, rollout, steps, metrics = on_policy.iterate(
+            now, network, of_each, collecting.rollout, learner, collector, (collect_key, update_key)
         )
         metrics.pop("explained_variance")  # computed on the host, where NaN is allowed
-        numbers = rollout.log_prob, state[0].params[POLICY]
+        numbers = rollout.log_prob, learner.params[POLICY]
         is_sound = ~jnp.stack([jnp.isnan(leaf).any() for leaf in jax.tree.leaves(numbers)]).any()
-        return (state, rollout), (steps, metrics, all_of(is_sound, collecting.axis_name))
+        return ((learner, collector, key), rollout), (steps, metrics, all_of(is_sound, collecting.axis_name))
 
     state = learner, collecting.environments.start(), jax.random.wrap_key_data(collecting.key)
     rollout = zeros(jax.eval_shape(collecting.rollout, learner.params[POLICY], *state[1:])[1])

@@ -222,15 +222,20 @@ class ActorCritic(PicklableActivation):
     def apply(self, params: dict[str, jax.Array], observation: Any) -> tuple[Distribution, jax.Array]:
         """Return the distribution over actions and the values, (batch,), for observations, which may be Masked."""
         observation, mask = unmasked(observation)
-        features = self.extractor(observation, params["value_net.weight"].dtype)
-        actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), features)
-        critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), features)
+        pi, vf = self._inputs_of(params, observation)
+        actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), pi)
+        critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), vf)
         numbers, value = linear(params, "action_net", actor), linear(params, "value_net", critic)
         return self.head.distribution(numbers, params.get("log_std"), mask), value[:, 0]
 
     def to_env(self, action: jax.Array) -> jax.Array:
         """Convert a batch of samples of the distribution to actions of the environments."""
         return self.head.to_env(action)
+
+    def _inputs_of(self, params: dict[str, jax.Array], observation: Any) -> tuple[jax.Array, jax.Array]:
+        """Return the inputs of the first layers of the actor and of the critic."""
+        features = self.extractor(observation, params["value_net.weight"].dtype)
+        return features, features
 
     def _hidden(self, params: dict[str, jax.Array], name: str, depth: int, x: jax.Array) -> jax.Array:
         for layer in range(depth):

@@ -10,7 +10,6 @@ import jax
 
 from jaxenvs.learn.interfaces import Memory, Recalled, unmasked
 from jaxenvs.learn.networks.actor_critic import ActorCritic, linear
-from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.learn.networks.lstm import CRITICS, latents, no_memory, remember
 
 
@@ -55,15 +54,6 @@ class RecurrentActorCritic(ActorCritic):
             params[name] = jax.random.uniform(each, shape, float, -bounds[name], bounds[name])
         return params
 
-    def apply(self, params: dict[str, jax.Array], observation: Recalled) -> tuple[Distribution, jax.Array]:
-        """Return the distribution over actions and the values, (batch,), for a batch of Recalled observations."""
-        observation, mask = unmasked(observation)
-        pi, vf = latents(params, *self._features(params, observation), observation, self.critic_lstm)
-        actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), pi)
-        critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), vf)
-        numbers, value = linear(params, "action_net", actor), linear(params, "value_net", critic)
-        return self.head.distribution(numbers, params.get("log_std"), mask), value[:, 0]
-
     def recall(self, params: dict[str, jax.Array], seen: Recalled) -> dict[str, Memory]:
         """Return the recurrent states after a step of each row."""
         seen, _ = unmasked(seen)
@@ -72,6 +62,9 @@ class RecurrentActorCritic(ActorCritic):
     def no_memory(self, params: dict[str, jax.Array], num_envs: int) -> dict[str, Memory]:
         """Return the zero recurrent states before the first step."""
         return no_memory(num_envs, self.n_lstm_layers, self.lstm_hidden_size, params["value_net.weight"].dtype)
+
+    def _inputs_of(self, params: dict[str, jax.Array], observation: Recalled) -> tuple[jax.Array, jax.Array]:
+        return latents(params, *self._features(params, observation), observation, self.critic_lstm)
 
     def _features(self, params: dict[str, jax.Array], seen: Recalled) -> tuple[jax.Array, jax.Array]:
         observation: Any = seen.observation

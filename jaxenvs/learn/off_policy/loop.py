@@ -134,15 +134,9 @@ def advance(
 
     chunk = num_at_once(jax.eval_shape(draw, jnp.zeros((), jnp.int32)), num_iterations)
     bar = Bar(num_timesteps, axis_name) if progress and num_iterations else None
-    (learner, exploration, recent), metrics = run(
-        iterate,
-        (learner, exploration, state.recent),
-        num_iterations,
-        num_iterations,
-        draw=draw,
-        num_at_once=chunk,
-        bar=bar,
-    )
+    carry = learner, exploration, state.recent
+    carry, metrics = run(iterate, carry, num_iterations, num_iterations, draw=draw, num_at_once=chunk, bar=bar)
+    learner, exploration, recent = carry
     iterations = state.iteration + jnp.arange(1, num_iterations + 1, dtype=jnp.int32)
     state = OffPolicyTrainingState(
         learner=back(learner),

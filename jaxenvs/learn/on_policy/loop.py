@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,33 +19,30 @@ from jaxenvs.learn.progress_bar import Bar
 from jaxenvs.learn.training_state import RecentEpisodes, TrainingSetup, TrainingState, normalized_step, place, start
 from jaxenvs.wrappers.action_masker import require_action_masks
 
-# Collects a rollout: from parameters, the collector's state and a key to the next state, the rollout, and its steps.
-Collect = Callable[[Any, CollectorState, jax.Array], tuple[CollectorState, Rollout, Any]]
-# Splits a key into the next key, the key of the rollout, and the key of the update.
-Split = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
-
 
 def iterate(
     settings: OnPolicySettings,
     network: OnPolicyNetwork,
     optimizers: Optimizers,
-    collect: Collect,
-    split: Split,
+    collect: Callable[[Any, CollectorState, jax.Array], tuple[CollectorState, Rollout, Any]],
     learner: LearnerState,
     collector: CollectorState,
-    key: jax.Array,
-) -> tuple[tuple[LearnerState, CollectorState, jax.Array], Rollout, Any, dict[str, Any]]:
+    keys: Sequence[jax.Array],
+) -> tuple[LearnerState, CollectorState, Rollout, Any, dict[str, Any]]:
     """Collect a rollout and update on it.
 
+    Args:
+      collect: from parameters, a state and a key to the next state, the rollout, and its steps.
+      keys: for the rollout, and for the update.
+
     Returns:
-      The next learner, collector and key; the rollout; what `collect` gave of its steps; and the update's metrics.
+      The next learner and collector; the rollout; what `collect` gave of its steps; and the update's metrics.
     """
-    key, collect_key, update_key = split(key)
-    collect_key, update_key = (own_key(each, settings.axis_name) for each in (collect_key, update_key))
+    collect_key, update_key = (own_key(each, settings.axis_name) for each in keys)
     params = settings.acting_params(network, learner.params[POLICY])
     collector, rollout, steps = collect(params, collector, collect_key)
     learner, metrics = settings.update(network, optimizers, learner, rollout, update_key)
-    return (learner, collector, key), rollout, steps, metrics
+    return learner, collector, rollout, steps, metrics
 
 
 def init(training: TrainingSetup, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> TrainingState:
@@ -107,8 +104,9 @@ def advance(
                 collector = CollectorState((env_state, normalizer.merge()), collector.observation)
             return collector, collected, timestep
 
-        (learner, collector, key), _, timestep, metrics = iterate(
-            settings, training.network, optimizers, rollout, split_once, state.learner, state.collector, state.key
+        key, *keys = jax.random.split(state.key, 3)
+        learner, collector, _, timestep, metrics = iterate(
+            settings, training.network, optimizers, rollout, state.learner, state.collector, keys
         )
         iteration = state.iteration + 1
         recent, of_episodes = state.recent.add(timestep, axis_name)
@@ -117,19 +115,6 @@ def advance(
 
     bar = Bar(num_timesteps, axis_name) if progress and num_iterations else None
     return run(iterate_once, state, num_iterations, num_iterations, bar=bar)
-
-
-def split_once(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Split a key at once, as `advance` does."""
-    key, collect_key, update_key = jax.random.split(key, 3)
-    return key, collect_key, update_key
-
-
-def split_twice(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Split a key as a rollout and an update do that are two separate compiled functions, as in `bridge`."""
-    key, collect_key = jax.random.split(key)
-    key, update_key = jax.random.split(key)
-    return key, collect_key, update_key
 
 
 def _with_masks(training: TrainingSetup) -> TrainingSetup:
