@@ -1,7 +1,6 @@
 """Whole trainings as pure functions: they learn, and they sweep."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +23,6 @@ TINY = Training(VENV, NETWORK, PPO(n_steps=32, batch_size=64, n_epochs=2), total
 train_once = jax.jit(train)
 go_on = jax.jit(advance, static_argnums=2)
 FALLING = TINY.replace(learning_rate=jnp.linspace(1e-3, 0, TINY.num_iterations))
-
-
-@functools.cache
-def trained(normalize):
-    """The start of a training, its end, and metrics."""
-    training = FALLING.replace(normalize=normalize)
-    start = jax.jit(Training.init)(training, jax.random.key(1))
-    return start, *go_on(training, start, training.num_iterations)
 
 
 def test_a2c_descends_as_sb3s_does():
@@ -61,15 +52,6 @@ def test_a_large_network_whose_arrays_stay_apart_learns_the_same(target_kl, monk
 
 
 @pytest.mark.thorough
-def test_the_same_key_gives_the_same_bits_and_another_key_others():
-    first, again = (train_once(jax.random.key(3), TINY) for _ in range(2))
-    other = train_once(jax.random.key(4), TINY)
-    for a, b, c in zip(*(jax.tree.leaves(result.params) for result in (first, again, other))):
-        np.testing.assert_array_equal(a, b)
-        assert not a.any() or not np.array_equal(a, c)
-
-
-@pytest.mark.thorough
 def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
     def run(key, learning_rate, clip_range, gamma, gravity):
         env = VENV.env.replace(gravity=gravity)
@@ -87,28 +69,6 @@ def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
     still = NETWORK.init(jax.random.split(keys[2], 3)[0])
     np.testing.assert_allclose(swept.params["value_net.weight"][2], still["value_net.weight"], rtol=1e-6)
     assert swept.metrics["episode_length"][2, 0] != swept.metrics["episode_length"][0, 0]
-
-
-@pytest.mark.thorough
-def test_training_with_normalisation_counts_every_observation():
-    _, end, metrics = trained(True)
-    np.testing.assert_allclose(end.normalizer.observation.count, 512 + 8, rtol=1e-5)
-    assert np.isfinite(metrics["loss"]).all()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("normalize", [False, True])
-def test_a_training_that_stops_and_goes_on_gives_the_same_bits(normalize):
-    training, (start, whole, whole_metrics) = FALLING.replace(normalize=normalize), trained(normalize)
-    with jax.debug_nans(True):  # so that it is compiled anew, and must run and change no bit
-        half, first_metrics = go_on(training, start, TINY.num_iterations // 2)
-        end, second_metrics = go_on(training, half, TINY.num_iterations // 2)
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(end), strict=True):
-        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        np.testing.assert_array_equal(a, b)
-    for name, values in whole_metrics.items():
-        np.testing.assert_array_equal(values, jnp.concatenate([first_metrics[name], second_metrics[name]]), name)
 
 
 @pytest.mark.parametrize(

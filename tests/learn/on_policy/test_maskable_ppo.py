@@ -43,19 +43,6 @@ def test_a_policy_gives_illegal_actions_no_chance(kind):
     np.testing.assert_allclose(distribution.entropy(), entropy, rtol=1e-5)
 
 
-@pytest.mark.thorough  # of PPO test_train.py shows it, and bridge trains with masks
-def test_it_trains_stops_and_goes_on():
-    whole = training("discrete", normalize=True)
-    start = jax.jit(learn.Training.init)(whole, jax.random.key(0))
-    go_on = jax.jit(learn.advance, static_argnums=2)
-    result, metrics = go_on(whole, start, 2)
-    state = start
-    for _ in range(2):
-        state, _ = go_on(whole, state, 1)
-    jax.tree.map(np.testing.assert_array_equal, result.learner.params, state.learner.params)
-    assert metrics["timesteps"].tolist() == [32, 64]
-
-
 def test_environments_without_masks_are_refused():
     with pytest.raises(ValueError, match="Locks has no action masks"):
         training("discrete").replace(venv=jaxenvs.VectorEnv(Locks(tells=""), 4)).init(jax.random.key(0))

@@ -48,22 +48,6 @@ def test_an_epoch_goes_round_the_steps_of_one_environment_after_the_other():
     assert order.tolist() == [[0, 2, 4, 1, 3, 5], [3, 5, 0, 2, 4, 1]]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("normalize", [False, True])
-def test_it_trains_stops_and_goes_on(normalize):
-    venv = jaxenvs.VectorEnv(Counter(), 4)
-    training = learn.Training(venv, network(venv.env), PPO, 64, normalize=normalize)
-    start = jax.jit(learn.Training.init)(training, jax.random.key(0))
-    go_on = jax.jit(learn.advance, static_argnums=2)
-    result, _ = go_on(training, start, 2)
-    state = start
-    for _ in range(2):
-        state, _ = go_on(training, state, 1)
-    jax.tree.map(np.testing.assert_array_equal, result.learner.params, state.learner.params)
-    name = "lstm_critic.weight_hh_l0"
-    assert not np.array_equal(result.learner.params["policy"][name], start.learner.params["policy"][name])
-
-
 def test_a_network_without_a_memory_is_refused():
     venv = jaxenvs.VectorEnv(Counter(), 4)
     with pytest.raises(TypeError, match=r"must be recurrent, such as learn\.RecurrentActorCritic, got a ActorCritic"):
