@@ -66,21 +66,6 @@ def test_it_is_swept_by_vmap_and_compiled_once():
         np.testing.assert_array_equal(sweep(jax.random.key(0), limits), 2 * jnp.minimum(limits, 10))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("venv", "CartPole-v1", r"must be a jaxenvs\.VectorEnv, got str"),
-        ("policy", 0, "must be a function, got 0"),
-        ("key", 0, r"must be a typed key, such as jax\.random\.key\(0\), got 0"),
-        ("max_steps", 0, "must be a positive int, got 0"),
-    ],
-)
-def test_a_wrong_argument_is_named(name, value, message):
-    good = {"venv": VectorEnv(Counter(), 3), "policy": two, "key": jax.random.key(0), "max_steps": 5}
-    with pytest.raises((TypeError, ValueError), match=f"^{name} {message}"):
-        evaluate(**{**good, name: value})
-
-
 def test_an_environment_without_a_limit_is_named():
     with pytest.raises(ValueError, match=r"^Counter has no TimeLimit, so an episode may never end: pass max_steps"):
         evaluate(VectorEnv(Counter(), 3), two, jax.random.key(0))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs import VectorEnv, rollout, spaces
+from jaxenvs import VectorEnv, evaluate, rollout, spaces
 from tests.environments import Counter
 
 
@@ -86,21 +86,29 @@ def test_seeds_and_physical_parameters_are_swept_by_vmap():
     assert lengths[0] > lengths[1] > lengths[2]
 
 
+BAD_IN_BOTH = (
+    ("venv", "CartPole-v1", r"must be a jaxenvs\.VectorEnv, got str"),
+    ("policy", 0, "must be a function, got 0"),
+    ("key", 0, r"must be a typed key, such as jax\.random\.key\(0\), got 0"),
+)
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("function", "name", "value", "message"),
     [
-        ("venv", "CartPole-v1", r"must be a jaxenvs\.VectorEnv, got str"),
-        ("policy", 0, "must be a function, got 0"),
-        ("key", 0, r"must be a typed key, such as jax\.random\.key\(0\), got 0"),
-        ("num_steps", -1, "must be a non-negative int, got -1"),
-        ("num_steps", 1.5, r"must be a non-negative int, got 1\.5"),
-        ("start", [], r"must be \(state, timestep\), as reset returns them, got \[\]"),
+        *((rollout, *case) for case in BAD_IN_BOTH),
+        *((evaluate, *case) for case in BAD_IN_BOTH),
+        (rollout, "num_steps", -1, "must be a non-negative int, got -1"),
+        (rollout, "num_steps", 1.5, r"must be a non-negative int, got 1\.5"),
+        (rollout, "start", [], r"must be \(state, timestep\), as reset returns them, got \[\]"),
+        (evaluate, "max_steps", 0, "must be a positive int, got 0"),
     ],
 )
-def test_a_wrong_argument_is_named(name, value, message):
-    good = {"venv": VectorEnv(Counter(), 3), "policy": print, "key": jax.random.key(0), "num_steps": 2}
+def test_a_wrong_argument_is_named(function, name, value, message):
+    good = {"venv": VectorEnv(Counter(), 3), "policy": print, "key": jax.random.key(0)}
+    good["num_steps" if function is rollout else "max_steps"] = 2
     with pytest.raises((TypeError, ValueError), match=f"^{name} {message}"):
-        rollout(**{**good, name: value})
+        function(**{**good, name: value})
 
 
 def test_a_policy_without_an_action_is_refused():

@@ -253,12 +253,6 @@ def test_x64_makes_everything_but_observations_float64(x64):
     assert timestep.observation.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("num_envs", [0, -1, 2.0, True, "3"])
-def test_a_wrong_num_envs_is_named(num_envs):
-    with pytest.raises(ValueError, match=f"num_envs must be a positive int, got {num_envs!r}"):
-        VectorEnv(CartPole(), num_envs)
-
-
 def test_wrong_arguments_are_named():
     venv = VectorEnv(CartPole(), 3)
     with pytest.raises(ValueError, match=r"key must have shape \(\) or \(3,\), got \(2,\)"):

@@ -13,71 +13,27 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
-import jaxenvs
 from jaxenvs import learn
 from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.learn.sweep import sweep
-from tests.masked_environments import Locks
+from tests.transformations import cases
 
-CARTPOLE, PENDULUM = jaxenvs.make_vec("CartPole-v1", 8), jaxenvs.make_vec("Pendulum-v1", 8)
-BITS, MASKED = jaxenvs.make_vec("BitFlipping-v0", 8), jaxenvs.VectorEnv(Locks(), 8)
 # Without Adam and without a limit of norms, which hide that a gradient is too large by a factor.
-PLAIN, FAR = optax.identity(), 1e9
-ACTOR_CRITIC = learn.ActorCritic.of(CARTPOLE.env, actor=(8,), critic=(8,))
-SMALL = {"train_freq": 3, "batch_size": 8, "learning_starts": 30, "buffer_size": 400, "gradient_steps": 2}
-TRAININGS = {
-    "PPO": learn.Training(
-        CARTPOLE,
-        ACTOR_CRITIC,
-        learn.PPO(n_steps=16, batch_size=64, n_epochs=2, learning_rate=1e-2, max_grad_norm=FAR),
-        total_timesteps=10_000,
-        optimizer=PLAIN,
-        normalize=True,
+PLAIN = {"optimizer": optax.identity()}
+ROLLOUT = {"n_steps": 16, "batch_size": 64}
+OF_CASES = cases.trainings()
+TRAININGS = {name: OF_CASES[name] for name in ("DQN", "CrossQ", "DQN, hindsight")} | {
+    "PPO": OF_CASES["PPO"].replace(
+        **PLAIN, **ROLLOUT, learning_rate=1e-2, max_grad_norm=1e9, target_kl=None, clip_range_vf=None
     ),
-    "PPO, target_kl": learn.Training(
-        CARTPOLE,
-        ACTOR_CRITIC,
-        learn.PPO(n_steps=16, batch_size=64, n_epochs=4, learning_rate=0.1, target_kl=0.003, clip_range_vf=0.2),
+    "PPO, target_kl": OF_CASES["PPO"].replace(
+        **ROLLOUT, n_epochs=4, learning_rate=0.1, target_kl=0.003, normalize=False
     ),
-    "A2C": learn.Training(
-        CARTPOLE,
-        ACTOR_CRITIC,
-        learn.A2C(max_grad_norm=FAR, learning_rate=1e-2, normalize_advantage=True),
-        optimizer=PLAIN,
-        normalize=True,
+    "A2C": OF_CASES["A2C"].replace(
+        **PLAIN, learning_rate=1e-2, max_grad_norm=1e9, normalize_advantage=True, normalize=True
     ),
-    "RecurrentPPO": learn.Training(
-        CARTPOLE,
-        learn.RecurrentActorCritic.of(CARTPOLE.env, actor=(8,), critic=(8,), lstm_hidden_size=4),
-        learn.RecurrentPPO(n_steps=16, batch_size=64, n_epochs=2),
-    ),
-    "MaskablePPO": learn.Training(
-        MASKED,
-        learn.ActorCritic.of(MASKED.env, actor=(8,), critic=(8,)),
-        learn.MaskablePPO(n_steps=8, batch_size=32, n_epochs=2),
-    ),
-    "DQN": learn.Training(CARTPOLE, learn.DQNPolicy.of(CARTPOLE.env, (8,)), learn.DQN(**SMALL)),
-    "QRDQN": learn.Training(CARTPOLE, learn.QRDQNPolicy.of(CARTPOLE.env, (8,), n_quantiles=5), learn.QRDQN(**SMALL)),
-    "SAC": learn.Training(
-        PENDULUM,
-        learn.SACPolicy.of(PENDULUM.env, (8,)),
-        learn.SAC(**SMALL, learning_rate=1e-3),
-        total_timesteps=1000,
-        optimizer=PLAIN,
-        normalize=True,
-    ),
-    "TD3": learn.Training(
-        PENDULUM,
-        learn.TD3Policy.of(PENDULUM.env, (8,)),
-        learn.TD3(**SMALL, action_noise=learn.OrnsteinUhlenbeckActionNoise(0.0, 0.3)),
-    ),
-    "TQC": learn.Training(PENDULUM, learn.TQCPolicy.of(PENDULUM.env, (8,)), learn.TQC(**SMALL)),
-    "CrossQ": learn.Training(
-        PENDULUM, learn.CrossQPolicy.of(PENDULUM.env, (8,), warmup_steps=5), learn.CrossQ(**SMALL)
-    ),
-    "DQN, hindsight": learn.Training(
-        BITS, learn.DQNPolicy.of(BITS.env, (8,)), learn.DQN(**SMALL, hindsight=learn.Hindsight())
-    ),
+    "RecurrentPPO": OF_CASES["RecurrentPPO"].replace(**ROLLOUT),
+    "SAC": OF_CASES["SAC"].replace(**PLAIN, learning_rate=1e-3, total_timesteps=1000),
 }
 ITERATIONS, DEVICES = 4, 4
 KEY = jax.random.key(1)

@@ -185,25 +185,16 @@ def test_with_64_bits_enabled_schedules_leave_parameters_their_dtype(x64):
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnOfValues:
+class ColumnOfValues(ActorCritic):
     """A network whose values have the shape (batch, 1), as those of a layer with one output."""
 
-    inside: ActorCritic
-
-    def init(self, key):
-        return self.inside.init(key)
-
     def apply(self, params, observation):
-        distribution, value = self.inside.apply(params, observation)
+        distribution, value = super().apply(params, observation)
         return distribution, value[:, None]
-
-    def to_env(self, action):
-        return self.inside.to_env(action)
 
 
 def test_values_in_a_column_are_refused_with_the_name_of_the_network():
     venv = jaxenvs.make_vec("CartPole-v1", num_envs=2)
-    network = ColumnOfValues(ActorCritic.of(venv.env))
-    training = Training(venv, network, PPO(n_steps=8, batch_size=16), total_timesteps=16)
+    training = Training(venv, ColumnOfValues.of(venv.env), PPO(n_steps=8, batch_size=16), total_timesteps=16)
     with pytest.raises(ValueError, match=r"ColumnOfValues must return values of the shape \(batch,\), got \(2, 1\)"):
         train(jax.random.key(0), training)
