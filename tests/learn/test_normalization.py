@@ -4,43 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecNormalize
 
+import bridge
 from jaxenvs import VectorTimeStep
 from jaxenvs.learn import Normalizer
+from tests.environments import Counter
 
 STEPS, ENVS = 30, 4
 OBSERVATIONS = np.random.default_rng(0).normal(3, 2, (STEPS + 1, ENVS, 2)).astype(np.float32)
 REWARDS = np.random.default_rng(1).normal(1, 5, (STEPS, ENVS)).astype(np.float32)
 DONES = np.random.default_rng(2).random((STEPS, ENVS)) < 0.2
-
-
-class Replay(VecEnv):
-    """Gives what was recorded."""
-
-    def __init__(self):
-        super().__init__(ENVS, spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(2))
-
-    def reset(self):
-        self.now = 0
-        return OBSERVATIONS[0]
-
-    def step_async(self, actions):
-        self.now += 1
-
-    def step_wait(self):
-        infos = [{"terminal_observation": OBSERVATIONS[self.now, i] + 1} for i in range(ENVS)]
-        return OBSERVATIONS[self.now], REWARDS[self.now - 1], DONES[self.now - 1], infos
-
-    def get_attr(self, attr_name, indices=None):
-        return [None] * ENVS
-
-    def close(self): ...
-    def set_attr(self, *_): ...
-    def env_method(self, *_, **__): ...
-    def env_is_wrapped(self, *_):
-        return [False] * ENVS
 
 
 def timestep(step):
@@ -59,14 +33,17 @@ def timestep(step):
 
 @pytest.mark.parametrize("settings", [{}, {"norm_reward": False}, {"gamma": 0.5, "clip_obs": 0.7, "clip_reward": 0.3}])
 def test_it_gives_what_vec_normalize_gives(settings):
-    reference = VecNormalize(Replay(), **settings)
+    reference = VecNormalize(bridge.JaxVecEnv(Counter(), ENVS), **settings)
+    reference.venv.reset = lambda: OBSERVATIONS[0]
     ours = {name.replace("clip_obs", "clip_observation"): value for name, value in settings.items()}
     normalizer = Normalizer.create(OBSERVATIONS[0], ENVS, **ours).update(OBSERVATIONS[0]).merge()
     np.testing.assert_allclose(normalizer.normalize_observation(OBSERVATIONS[0]), reference.reset(), rtol=1e-5)
     step_once = jax.jit(lambda normalizer, timestep: normalizer.step(timestep))
     for step in range(STEPS):
         normalizer, seen = step_once(normalizer, timestep(step))
-        observation, reward, done, infos = reference.step(np.zeros(ENVS))
+        infos = [{"terminal_observation": last + 1} for last in OBSERVATIONS[step + 1]]
+        reference.venv.step_wait = lambda stepped=(OBSERVATIONS[step + 1], REWARDS[step], DONES[step], infos): stepped
+        observation, reward, done, infos = reference.step_wait()
         np.testing.assert_allclose(seen.observation, observation, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(seen.reward, reward, rtol=1e-4)
         for index in np.flatnonzero(done):
