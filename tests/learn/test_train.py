@@ -13,7 +13,7 @@ import jaxenvs
 from bridge import make_vec_env
 from bridge.translate.pytorch.optimizers import export_optimizer
 from jaxenvs import FlattenObservation, VectorEnv
-from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, optimization, train
+from jaxenvs.learn import A2C, PPO, PQN, ActorCritic, MaskablePPO, RecurrentPPO, Training, optimization, train
 from jaxenvs.learn.on_policy.minibatches import permutation
 from tests.environments import Counter
 
@@ -21,8 +21,6 @@ VENV = jaxenvs.make_vec("CartPole-v1", 8)
 NETWORK = ActorCritic.of(VENV.env)
 TINY = Training(VENV, NETWORK, PPO(n_steps=32, batch_size=64, n_epochs=2), total_timesteps=512)
 train_once = jax.jit(train)
-go_on = jax.jit(advance, static_argnums=2)
-FALLING = TINY.replace(learning_rate=jnp.linspace(1e-3, 0, TINY.num_iterations))
 
 
 def test_a2c_descends_as_sb3s_does():
@@ -79,6 +77,9 @@ def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
         ({"venv": VENV.env}, "venv must be a VectorEnv"),
         ({"network": None}, "network must be a Network"),
         ({"algorithm": None}, "algorithm must be an? OnPolicySettings"),
+        ({"algorithm": MaskablePPO(batch_size=8)}, "CartPole has no action masks"),
+        ({"algorithm": RecurrentPPO()}, r"network must be recurrent, such as learn\.RecurrentActorCritic, got a Actor"),
+        ({"algorithm": PQN()}, r"network must be a learn.PQNNetwork, got a ActorCritic"),
         ({"total_timesteps": 0}, "total_timesteps must be a positive int, got 0"),
         (
             {"learning_rate": np.ones(3)},

@@ -5,16 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxenvs
 from jaxenvs import learn
 from tests.masked_environments import ACTIONS, Locks
-
-PPO = learn.MaskablePPO(n_steps=8, batch_size=16, n_epochs=1)
-
-
-def training(kind, **settings):
-    venv = jaxenvs.VectorEnv(Locks(kind=kind, length=6), 4)
-    return learn.Training(venv, learn.ActorCritic.of(venv.env, actor=(8,), critic=(8,)), PPO, 64, **settings)
 
 
 @pytest.mark.thorough
@@ -41,8 +33,3 @@ def test_a_policy_gives_illegal_actions_no_chance(kind):
     np.testing.assert_allclose(sum(probabilities), 1, rtol=1e-6)
     entropy = -sum(p * jnp.log(p) for p in probabilities)
     np.testing.assert_allclose(distribution.entropy(), entropy, rtol=1e-5)
-
-
-def test_environments_without_masks_are_refused():
-    with pytest.raises(ValueError, match="Locks has no action masks"):
-        training("discrete").replace(venv=jaxenvs.VectorEnv(Locks(tells=""), 4)).init(jax.random.key(0))

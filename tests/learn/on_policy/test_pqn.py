@@ -143,12 +143,9 @@ def test_a_share_of_the_actions_is_random():
     assert (jax.vmap(greedy.sample)(greedy.noise(jax.random.key(1), 100)) == jnp.array([1, 0])).all()
 
 
-def test_only_discrete_actions_and_its_own_networks_are_taken():
+def test_only_discrete_actions_are_taken():
     with pytest.raises(ValueError, match="PQN needs a Discrete action space, got Box"):
         learn.PQNNetwork.of(jaxenvs.make("Pendulum-v1"))
-    cartpole = jaxenvs.make_vec("CartPole-v1", 2)
-    with pytest.raises(TypeError, match=r"network must be a learn.PQNNetwork, got a ActorCritic"):
-        learn.Training(cartpole, learn.ActorCritic.of(cartpole.env), learn.PQN(n_steps=4, batch_size=8)).check()
 
 
 @pytest.mark.thorough

@@ -5,13 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxenvs
 from jaxenvs import learn
 from jaxenvs.learn.networks import lstm
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
 from tests.environments import Counter
-
-PPO = learn.RecurrentPPO(n_steps=8, batch_size=12, n_epochs=2)
 
 
 def network(env, **settings):
@@ -46,12 +43,6 @@ def test_sequences_give_what_their_steps_give_one_by_one(critic):
 def test_an_epoch_goes_round_the_steps_of_one_environment_after_the_other():
     order = np.asarray(in_rows(jnp.array([0, 4]), n_steps=3, num_envs=2))
     assert order.tolist() == [[0, 2, 4, 1, 3, 5], [3, 5, 0, 2, 4, 1]]
-
-
-def test_a_network_without_a_memory_is_refused():
-    venv = jaxenvs.VectorEnv(Counter(), 4)
-    with pytest.raises(TypeError, match=r"must be recurrent, such as learn\.RecurrentActorCritic, got a ActorCritic"):
-        learn.Training(venv, learn.ActorCritic.of(venv.env), PPO, 64).init(jax.random.key(0))
 
 
 def test_a_critic_of_another_kind_is_refused():
