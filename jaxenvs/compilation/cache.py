@@ -97,7 +97,8 @@ def _folder(cache: bool | str | os.PathLike[str]) -> Path | None:
         if not root.is_absolute() or not _is_private(root):
             return None
     root = root.expanduser().absolute()
-    return root / f"jaxlib-{jaxlib_version.__version__}-{platform.machine()}-{_fingerprint(_cpu())}"
+    cpu = hashlib.sha256(_cpu().encode()).hexdigest()[:12]
+    return root / f"jaxlib-{jaxlib_version.__version__}-{platform.machine()}-{cpu}"
 
 
 def _cpu() -> str:
@@ -110,10 +111,6 @@ def _cpu() -> str:
     names = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
     found = {name: line for line in reversed(lines) for name in names if line.startswith(name)}
     return "\n".join(found[name] for name in names if name in found)
-
-
-def _fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _can_be_used(folder: Path) -> bool:

@@ -180,7 +180,7 @@ def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
       mesh: the devices, as `make_mesh` returns them.
     """
     leaves, structure = jax.tree.flatten(tree)
-    shardings = [NamedSharding(mesh, spec) for spec in _of_leaves(specs, tree)]
+    shardings = [NamedSharding(mesh, spec) for spec in jax.tree.leaves(jax.tree.broadcast(specs, tree))]
     is_there = [
         is_traced(leaf) or (isinstance(leaf, jax.Array) and leaf.sharding == sharding)
         for leaf, sharding in zip(leaves, shardings)
@@ -198,13 +198,6 @@ def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
         return jax.random.wrap_key_data(array, impl=key_impl(leaf)) if is_key(leaf) else array
 
     return jax.tree.unflatten(structure, [placed(*each) for each in zip(leaves, values, shardings)])
-
-
-def _of_leaves(prefix: Any, tree: Any) -> list[Any]:
-    """Expand a prefix to one spec for each leaf of a tree."""
-    is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
-    whole = jax.tree.map(lambda spec, part: jax.tree.map(lambda _: spec, part), prefix, tree, is_leaf=is_spec)
-    return jax.tree.leaves(whole, is_leaf=is_spec)
 
 
 def gather(state: Any) -> Any:

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxenvs import arguments
 from jaxenvs.environment import struct
 from jaxenvs.learn.training import Result, Training, advance
-from jaxenvs.vector import VectorEnv
 from jaxenvs.wrappers import Opponents, SelfPlay
 from jaxenvs.wrappers.multi_agent.self_play import member_to_drop
 
@@ -63,8 +62,9 @@ def self_play(
 
     def run_round(carry: Any, number: jax.Array) -> Any:
         state, members, numbers = carry
-        pool = _pool(training, members, numbers, chance)
-        state, metrics = advance(_against(training, pool), state, every)
+        env = training.venv.env.replace(opponent=_pool(training, members, numbers, chance))
+        against_pool = training.replace(venv=dataclasses.replace(training.venv, env=env))
+        state, metrics = advance(against_pool, state, every)
         members = jax.tree.map(lambda old, new: jnp.append(old, new[None], 0), members, state.learner.network_params)
         numbers = jnp.append(numbers, number + 2)
         empty = numbers < 0
@@ -83,11 +83,6 @@ def _pool(training: Training, members: Any, numbers: jax.Array, chance: Any) -> 
     is_chance, is_copy = jnp.arange(len(numbers)) == 0, numbers > 0
     weights = jnp.where(is_chance, chance, (1 - chance) * is_copy / jnp.sum(is_copy))
     return Opponents(members, weights, is_chance, _logits(training.network))
-
-
-def _against(training: Training, pool: Opponents) -> Training:
-    venv: VectorEnv = training.venv
-    return training.replace(venv=dataclasses.replace(venv, env=venv.env.replace(opponent=pool)))
 
 
 @functools.cache

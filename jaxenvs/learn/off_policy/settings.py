@@ -59,12 +59,10 @@ class OffPolicySettings(Settings):
     # them.
     DELAYED: ClassVar[tuple[str, ...]] = ()
 
-    learning_rate: Any = 3e-4
     buffer_size: int = static(default=1_000_000)
     learning_starts: int = static(default=100)
     batch_size: int = static(default=256)
     tau: Any = 0.005
-    gamma: Any = 0.99
     train_freq: int = static(default=1)
     gradient_steps: int = static(default=1)
     n_steps: int = static(default=1)
@@ -158,8 +156,7 @@ class OffPolicySettings(Settings):
         """
         policy, state, back = on_vectors(policy, state)
         state, metrics = self._update(policy, optimizers, state, batch, noise, jnp.asarray(gradient_step))
-        errors = _take_errors(metrics)
-        return back(state), pmean(self._means(metrics, jnp.ones((), jnp.int32)), self.axis_name) | errors
+        return back(state), self._means(metrics, jnp.ones((), jnp.int32))
 
     def updates(
         self,
@@ -189,6 +186,7 @@ class OffPolicySettings(Settings):
         most = jax.tree.leaves(batches)[0].shape[0]
 
         def step(state: LearnerState, gradient_step: Any) -> tuple[LearnerState, dict[str, Any], dict[str, Any]]:
+            """Return the state, the metrics that are summed up, and those of each transition."""
             element, drawn = jax.tree.map(lambda leaf: leaf[gradient_step], (batches, noise))
             batch = element if batch_of is None else batch_of(element)
             state, metrics = self._update(policy, optimizers, state, batch, drawn, first + gradient_step)
@@ -202,15 +200,14 @@ class OffPolicySettings(Settings):
         if num is None and most == 1:  # in a loop, XLA would copy the parameters and moments first
             state, sums, errors = step(state, jnp.zeros((), jnp.int32))
             errors = jax.tree.map(lambda leaf: leaf[None], errors)
-            means = self._means(sums, jnp.ones((), jnp.int32))
-            return back(state), pmean(means, self.axis_name) | errors
+            return back(state), self._means(sums | errors, jnp.ones((), jnp.int32))
         count = jnp.asarray(most if num is None else num, jnp.int32)
         _, *shapes = jax.eval_shape(step, state, jnp.zeros((), jnp.int32))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
         errors = jax.tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), shapes[1])
         carry = varying((state, sums, errors), state, batches, noise)
         state, sums, errors = jax.lax.fori_loop(0, count, add, carry)
-        return back(state), pmean(self._means(sums, count), self.axis_name) | errors
+        return back(state), self._means(sums | errors, count)
 
     def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
         """Return how many updates a metric averages, where `num_updates` went from `before` to `after`."""
@@ -270,10 +267,12 @@ class OffPolicySettings(Settings):
         raise NotImplementedError(f"{type(self).__name__} does not define an update.")
 
     def _means(self, sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Array]:
-        delayed = sums.pop("actor_updates", count)
-        return {
+        errors, delayed = _take_errors(sums), sums.pop("actor_updates", count)
+        means = {
             name: total / jnp.maximum(delayed if name in self.DELAYED else count, 1) for name, total in sums.items()
         }
+        of_all: dict[str, jax.Array] = pmean(means, self.axis_name)
+        return of_all | errors
 
     def _apply_gradients(
         self,

@@ -44,8 +44,6 @@ class OnPolicySettings(Settings):
     MASKS: ClassVar[bool] = False
 
     n_steps: int = static(default=2048)
-    learning_rate: Any = 3e-4
-    gamma: Any = 0.99
     gae_lambda: Any = 0.95
     ent_coef: Any = 0.0
     vf_coef: Any = 0.5
