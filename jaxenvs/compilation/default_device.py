@@ -31,10 +31,15 @@ def platform() -> str:
     return str(device_in_use().platform)
 
 
+def is_accelerator(device: jax.Device) -> bool:
+    """Return whether a device has other memory than the host."""
+    return bool(device.platform != "cpu")
+
+
 def accelerator() -> jax.Device | None:
     """Return JAX's default device if it is an accelerator, else None."""
     device = device_in_use()
-    return device if device.platform != "cpu" else None
+    return device if is_accelerator(device) else None
 
 
 @functools.cache
@@ -79,7 +84,7 @@ def on_device_of(name: str) -> Callable[[F], F]:
 def here(tree: Any) -> Any:
     """Move arrays that are bound to one other device to the device in use. JAX itself moves those that are not."""
     default = jax.config.jax_default_device  # type: ignore[attr-defined]
-    if default is None and platform() == "cpu":
+    if default is None and not is_accelerator(_device(default)):
         return tree
     device = _device(default)
 
@@ -93,7 +98,7 @@ def here(tree: Any) -> Any:
 def bound(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a jitted function that always runs on the device in use now: itself, where JAX has only a CPU."""
     default = jax.config.jax_default_device  # type: ignore[attr-defined]
-    if default is None and platform() == "cpu":
+    if default is None and not is_accelerator(_device(default)):
         return function
     return _Bound(function, _device(default))
 

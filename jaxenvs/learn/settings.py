@@ -18,6 +18,7 @@ from jaxenvs.environment import static, struct
 from jaxenvs.jax_names import is_traced
 from jaxenvs.learn.devices import require_divisible
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
+from jaxenvs.learn.optimization import apply_gradients
 
 
 @struct
@@ -136,3 +137,28 @@ class Settings:
                     f"{name} must be a number or an array with one value for each of the {num_iterations} iterations, "
                     f"got an array of shape {shape}."
                 )
+
+    def _apply_gradients(
+        self,
+        optimizers: Optimizers,
+        state: LearnerState,
+        name: str,
+        gradient: jax.Array,
+        max_grad_norm: Any = None,
+    ) -> LearnerState:
+        """Return the state after one step of one network."""
+        rate = self.learning_rate[name] if isinstance(self.learning_rate, dict) else self.learning_rate
+        params, optimizer_state = apply_gradients(
+            optimizers[name],
+            rate,
+            max_grad_norm,
+            state.params[name],
+            state.optimizer_states[name],
+            gradient,
+            self.axis_name,
+        )
+        return dataclasses.replace(
+            state,
+            params=state.params | {name: params},
+            optimizer_states=state.optimizer_states | {name: optimizer_state},
+        )

@@ -20,7 +20,7 @@ from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckA
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.store.hindsight import Hindsight
 from jaxenvs.learn.off_policy.store.replay import TD_ERRORS, Transitions
-from jaxenvs.learn.optimization import apply_gradients, ravel
+from jaxenvs.learn.optimization import ravel
 from jaxenvs.learn.settings import Settings
 from jaxenvs.transformations import varying
 
@@ -273,31 +273,6 @@ class OffPolicySettings(Settings):
         }
         of_all: dict[str, jax.Array] = pmean(means, self.axis_name)
         return of_all | errors
-
-    def _apply_gradients(
-        self,
-        optimizers: Optimizers,
-        state: LearnerState,
-        name: str,
-        gradient: jax.Array,
-        max_grad_norm: Any = None,
-    ) -> LearnerState:
-        """Return the state after one step of one network."""
-        rate = self.learning_rate[name] if isinstance(self.learning_rate, dict) else self.learning_rate
-        params, optimizer_state = apply_gradients(
-            optimizers[name],
-            rate,
-            max_grad_norm,
-            state.params[name],
-            state.optimizer_states[name],
-            gradient,
-            self.axis_name,
-        )
-        return dataclasses.replace(
-            state,
-            params=state.params | {name: params},
-            optimizer_states=state.optimizer_states | {name: optimizer_state},
-        )
 
 
 def _take_errors(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 import jax
@@ -14,7 +15,7 @@ from jaxenvs.learn.interfaces import OnPolicyNetwork
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
-from jaxenvs.learn.optimization import apply_gradients, ravel
+from jaxenvs.learn.optimization import ravel
 
 # Set as in Stable-Baselines3: PyTorch's form, which adds epsilon outside of the root.
 RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)
@@ -47,23 +48,12 @@ class A2C(OnPolicySettings):
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
         params, unravel = ravel(state.params[POLICY])
         gradient, metrics = jax.grad(self._loss, argnums=1, has_aux=True)(network, state.params[POLICY], data)
-        params, optimizer_state = apply_gradients(
-            optimizers[POLICY],
-            self.learning_rate,
-            self.max_grad_norm,
-            params,
-            state.optimizer_states[POLICY],
-            ravel(gradient)[0],
-            self.axis_name,
-        )
+        on_vector = dataclasses.replace(state, params={POLICY: params})
+        after = self._apply_gradients(optimizers, on_vector, POLICY, ravel(gradient)[0], self.max_grad_norm)
         metrics = devices.pmean(metrics, self.axis_name)
         metrics["explained_variance"] = explained_variance(rollout, self.axis_name)
-        return LearnerState(
-            params={POLICY: unravel(params)},
-            targets=state.targets,
-            optimizer_states={POLICY: optimizer_state},
-            num_updates=state.num_updates + 1,
-        ), metrics
+        params = {POLICY: unravel(after.params[POLICY])}
+        return dataclasses.replace(after, params=params, num_updates=state.num_updates + 1), metrics
 
     def _loss(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[jax.Array, dict[str, Any]]:
         distribution, value = network.apply(params, batch.observation)
