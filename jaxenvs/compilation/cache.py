@@ -118,7 +118,7 @@ def _can_be_used(folder: Path) -> bool:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe.write_bytes(b"?")  # asks more than os.access does: of network disks, quotas and containers
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process may have trimmed it
         return shutil.disk_usage(folder).free >= FREE_BYTES
     except OSError:
         return False
