@@ -1,4 +1,7 @@
-"""Faults of single versions of XLA for CPUs: how to find them, and the compiler options that avoid them."""
+"""Faults of single versions of XLA for CPUs: how to find them, and the compiler options that avoid them.
+
+Each function that finds one takes compiler options, and compiles with them; None: with the defaults of `jax.jit`.
+"""
 
 from __future__ import annotations
 
@@ -48,22 +51,14 @@ def _jit(function: Callable[..., Any], options: Mapping[str, str] | None, donate
 
 
 def count_wrong_sums(options: Mapping[str, str] | None = None) -> int:
-    """Count in how many of 50 calls a sum over a broadcast array is wrong (tensorflow/tensorflow#126812).
-
-    Args:
-      options: compiler options of the sum; None for the defaults of `jax.jit`.
-    """
+    """Count in how many of 50 calls a sum over a broadcast array is wrong (tensorflow/tensorflow#126812)."""
     total = _jit(lambda array: jnp.sum(jnp.broadcast_to(array, (2, 1024, 1024))), options)
     ones = np.ones((1024, 1), np.float32)
     return sum(float(total(ones)) != 2 * 1024 * 1024 for _ in range(50))
 
 
 def count_wrong_rows(options: Mapping[str, str] | None = None) -> int:
-    """Count the rows of a matrix product that this jaxlib computes wrong: 0, except with 0.10.2 (jax-ml/jax#39103).
-
-    Args:
-      options: compiler options of the product; None for the defaults of `jax.jit`.
-    """
+    """Count the rows of a matrix product that this jaxlib computes wrong: 0, except with 0.10.2 (jax-ml/jax#39103)."""
     rows = np.zeros((2**15 + 1, 3), np.float32)  # with one row less, all are right
     rows[:, 0] = np.arange(len(rows)) % 1000
     squared_norm = jax.vmap(lambda row: jnp.sum((jnp.eye(3) @ row) ** 2))
@@ -75,9 +70,6 @@ def count_wrong_shifts(options: Mapping[str, str] | None = None) -> int:
     """Count the elements that this jaxlib computes wrong where an array is shifted in place and then reshaped.
 
     All versions up to 0.12.0.1 do (openxla/xla#49176), and no option that keeps XLA's fusions avoids it.
-
-    Args:
-      options: compiler options; None for the defaults of `jax.jit`.
     """
 
     def shifted(array: jax.Array) -> jax.Array:
@@ -95,9 +87,6 @@ def count_wrong_slices(options: Mapping[str, str] | None = None) -> int:
 
     JAX moves such a slice to the end of the array. Versions from 0.10.1 to 0.11.2 do not do that right if the array is
     itself such a slice (openxla/xla#49121).
-
-    Args:
-      options: compiler options; None for the defaults of `jax.jit`.
     """
 
     def slice_twice(array: jax.Array, first: int, second: int) -> jax.Array:
@@ -112,11 +101,7 @@ def count_wrong_slices(options: Mapping[str, str] | None = None) -> int:
 
 
 def copies_in_loops(options: Mapping[str, str] | None = None) -> bool:
-    """Return whether a small update in a loop copies the whole array, as with jaxlib 0.11.1 (jax-ml/jax#40101).
-
-    Args:
-      options: compiler options of the loop; None for the defaults of `jax.jit`.
-    """
+    """Return whether a small update in a loop copies the whole array, as with jaxlib 0.11.1 (jax-ml/jax#40101)."""
 
     def fill(array: jax.Array) -> jax.Array:
         filled: jax.Array = jax.lax.fori_loop(

@@ -2,6 +2,7 @@
 
 import os
 import time
+from unittest.mock import Mock
 
 import gymnasium
 import jax
@@ -179,17 +180,11 @@ def test_a_folder_that_cannot_be_written_or_is_full_is_not_used(jax_without_cach
     for place in (file, file / "inside", "/proc/jaxenvs"):
         assert cache.configure(cache=place) is None
     assert cache.configure(cache=tmp_path) is not None
-    monkeypatch.setattr(cache, "FREE_BYTES", 2**80)
-    assert cache.configure(cache=tmp_path) is None
-    assert jax_without_cache["jax_compilation_cache_dir"] is None
-
-
-def test_a_read_only_folder_is_not_used(jax_without_cache, tmp_path, monkeypatch):
-    def refuse(path, *_):
-        raise PermissionError
-
-    monkeypatch.setattr(cache.Path, "write_bytes", refuse)
-    assert cache.configure(cache=tmp_path) is None
+    for name, value in (("FREE_BYTES", 2**80), ("Path.write_bytes", Mock(side_effect=PermissionError))):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"jaxenvs.compilation.cache.{name}", value)
+            assert cache.configure(cache=tmp_path) is None
+            assert jax_without_cache["jax_compilation_cache_dir"] is None
 
 
 def test_the_folder_does_not_grow_for_ever(jax_without_cache, tmp_path, monkeypatch):

@@ -9,24 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from jaxenvs import VectorEnv, learn
+from jaxenvs import learn
 from jaxenvs.learn import progress_bar
 from jaxenvs.learn.sweep import sweep
-from tests.environments import Counter
+from tests.transformations import cases
 
-VENV = VectorEnv(Counter(), 4)
-NUM_ITERATIONS, STEPS = 60, 60 * 5 * 4
-TRAININGS = {
-    "on-policy": learn.Training(
-        VENV, learn.ActorCritic.of(VENV.env, actor=(), critic=()), learn.A2C(n_steps=5), total_timesteps=STEPS
-    ),
-    "off-policy": learn.Training(
-        VENV,
-        learn.DQNPolicy.of(VENV.env, ()),
-        learn.DQN(train_freq=5, learning_starts=40, batch_size=4, buffer_size=100),
-        total_timesteps=STEPS,
-    ),
-}
+TRAININGS = {name: cases.trainings()[name].replace(total_timesteps=1200) for name in ("A2C", "DQN")}
 KEYS = jax.random.split(jax.random.key(0), 3)
 quiet, loud = (functools.partial(learn.train, progress=progress) for progress in (False, True))
 
@@ -52,19 +40,19 @@ def test_a_bar_shows_steps_and_returns_and_changes_no_bit(kind, capsys):
 
 
 def test_without_a_bar_a_training_has_no_callbacks():
-    jaxpr = str(jax.make_jaxpr(quiet)(KEYS[0], TRAININGS["on-policy"]))
+    jaxpr = str(jax.make_jaxpr(quiet)(KEYS[0], TRAININGS["A2C"]))
     assert "callback" not in jaxpr
-    assert "callback" in str(jax.make_jaxpr(loud)(KEYS[0], TRAININGS["on-policy"]))
+    assert "callback" in str(jax.make_jaxpr(loud)(KEYS[0], TRAININGS["A2C"]))
 
 
 @pytest.mark.thorough
 def test_a_batch_has_one_bar_and_calls_once_for_all(capsys, monkeypatch):
     calls, hear = [], progress_bar._Bar.hear
     monkeypatch.setattr(progress_bar._Bar, "hear", lambda *args: calls.append(args[-1].shape) or hear(*args))
-    jax.block_until_ready(jax.jit(jax.vmap(loud, (0, None)))(KEYS, TRAININGS["off-policy"]))
+    jax.block_until_ready(jax.jit(jax.vmap(loud, (0, None)))(KEYS, TRAININGS["DQN"]))
     jax.effects_barrier()
     assert set(calls) == {(3,)}
-    assert len(calls) <= NUM_ITERATIONS
+    assert len(calls) <= TRAININGS["DQN"].num_iterations
     (bar,) = final(capsys.readouterr().err)
     assert "3.60k/3.60k" in bar
     assert ", median return " in bar
@@ -74,7 +62,7 @@ def test_a_batch_has_one_bar_and_calls_once_for_all(capsys, monkeypatch):
 def test_a_sweep_has_one_bar(capsys):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="sweep runs on one core")
-        sweep(lambda key: loud(key, TRAININGS["on-policy"]).params, KEYS)
+        sweep(lambda key: loud(key, TRAININGS["A2C"]).params, KEYS)
     (bar,) = final(capsys.readouterr().err)
     assert "3.60k/3.60k" in bar
     assert ", median return " in bar
