@@ -76,9 +76,7 @@ def _first(leaf: Any) -> Any:
 
 def _on_host(leaf: Any) -> Any:
     """Convert a parameter to what code of spaces expects: a Python number, or a NumPy array."""
-    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or is_traced(leaf):
-        return leaf
-    if is_key(leaf):
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or is_traced(leaf) or is_key(leaf):
         return leaf
     return np.asarray(leaf) if leaf.ndim else leaf.item()
 

@@ -99,14 +99,12 @@ def collect(
     start = varying(start, start, params, key)
     noise = rollout_noise(network, params, start.observation, key, n_steps, sde_sample_freq)
     end, (observation, action, reward, done, seen, outputs) = jax.lax.scan(act, start, noise)
-    known = None
     if in_the_loop:
-        log_prob, *known = seen
+        log_prob, value, bootstrap = seen
     else:
         distribution, truncated, final_observation = seen
         log_prob = jax.vmap(lambda distribution, action: distribution.log_prob(action))(distribution, action)
-        known = values_of_steps(network, params, observation, truncated, final_observation)
-    value, bootstrap = known
+        value, bootstrap = values_of_steps(network, params, observation, truncated, final_observation)
     discount = gamma if gae_gamma is None else gae_gamma
     results = with_advantages(
         network, params, reward, value, bootstrap, done, end.observation, gamma, discount, gae_lambda

@@ -23,7 +23,7 @@ import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
-from jaxenvs.learn import devices, make_mesh
+from jaxenvs.learn import make_mesh
 from tests.bridge.algorithms.cases import OWN, SETTINGS, state_of
 from tests.bridge.small_models import Recorder
 from tests.masked_environments import Locks
@@ -75,7 +75,7 @@ def by_vmap(function, mesh, in_specs, out_specs):
 
     def run(*arguments):
         leaves, structure = jax.tree.flatten(arguments)
-        axes = [axis_of(spec) for spec in devices._of_leaves(in_specs, arguments)]
+        axes = [axis_of(spec) for spec in jax.tree.leaves(jax.tree.broadcast(in_specs, arguments))]
         parts = [
             leaf if axis is None else leaf.reshape(*leaf.shape[:axis], number, -1, *leaf.shape[axis + 1 :])
             for leaf, axis in zip(map(jax.numpy.asarray, leaves), axes)
@@ -84,7 +84,7 @@ def by_vmap(function, mesh, in_specs, out_specs):
             lambda *parts: function(*jax.tree.unflatten(structure, parts)), axes, axis_name=name, axis_size=number
         )
         results, shape = jax.tree.flatten(own(*parts))
-        specs = devices._of_leaves(out_specs, jax.tree.unflatten(shape, results))
+        specs = jax.tree.leaves(jax.tree.broadcast(out_specs, jax.tree.unflatten(shape, results)))
 
         def whole(leaf, axis):
             if axis is None:
