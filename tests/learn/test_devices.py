@@ -1,12 +1,7 @@
 """Trainings divided over devices: parts together are the whole, and each device does what an element of `vmap` does."""
 
 import functools
-import json
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +12,8 @@ import pytest
 import jaxenvs
 from jaxenvs import learn
 from jaxenvs.learn.off_policy.store.replay import Transitions
+from tests.on_cpu_devices import printed_by, results_of, started
 
-ROOT = Path(__file__).parent.parent.parent
 STEPS, ROLLOUT_ENVS, PARTS = 4, 8, 2
 # Plain gradients: Adam, and a limit of norms, hide that a gradient is too large by a factor.
 PLAIN, FAR = optax.identity(), 1e9
@@ -149,30 +144,10 @@ def test_a_mesh_that_is_none_is_refused():
         learn.make_mesh(2)
 
 
-def begun(num_devices, module, *arguments):
-    """A process with so many devices."""
-    flags = f"--xla_force_host_platform_device_count={num_devices} --xla_backend_optimization_level=0"
-    return subprocess.Popen(
-        [sys.executable, "-m", f"tests.learn.{module}", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-    )
-
-
-def result_of(process):
-    """What it printed."""
-    output, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])  # after what gloo says
-
-
 @functools.cache
 def on_devices(*names):
     """What trainings over four devices gave, in a process that has four."""
-    return result_of(begun(4, "on_devices", *names))
+    return results_of("tests.learn.on_devices", *names, num_devices=4)
 
 
 @pytest.mark.thorough
@@ -181,8 +156,9 @@ def test_two_processes_give_the_bits_of_one_with_two_devices():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [begun(2, "on_processes"), *(begun(1, "on_processes", address, str(number)) for number in range(2))]
-    one, *two = map(result_of, processes)
+    begin = functools.partial(started, "tests.learn.on_processes")
+    processes = [begin(num_devices=2), *(begin(address, str(number), num_devices=1) for number in range(2))]
+    one, *two = map(printed_by, processes)
     assert two == [one, one]
 
 
