@@ -55,7 +55,7 @@ def report() -> str:
         "settings": " ".join(f"{name}={value}" for name, value in variables.items()) or "none in the environment",
         "results": _results(),
         "cache": _cache(),
-        "extras": ", ".join(f"{name} {_version(name)}" for name in OPTIONAL if _version(name)) or "none",
+        "optional": ", ".join(f"{name} {_version(name)}" for name in OPTIONAL if _version(name)) or "none",
         "compiled": why_no_bridge or 'parts of each algorithm, by environment ("all": training and environments)',
     }
     lines = []
@@ -66,7 +66,7 @@ def report() -> str:
         from bridge.app.compiled import compiled_parts  # needs PyTorch and Stable-Baselines3
 
         rows = compiled_parts()
-        lines += ["  ".join(cell.ljust(17) for cell in row).rstrip() for row in rows]
+        lines += ["  ".join(cell.ljust(20) for cell in row).rstrip() for row in rows]
     return "\n".join(lines)
 
 

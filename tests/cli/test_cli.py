@@ -186,9 +186,9 @@ def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():
     assert firsts == {name: said for name, said in cli.OF_BRIDGE.items() if name != "zoo"}
 
 
-def test_doctor_lists_the_extras_that_are_there_alone(monkeypatch):
+def test_doctor_lists_only_the_optional_packages_that_are_there(monkeypatch):
     monkeypatch.setattr(machine_report, "OPTIONAL", ("numpy", "no-such-package"))
-    assert f"extras    numpy {np.__version__}\n" in machine_report.report()
+    assert f"optional  numpy {np.__version__}\n" in machine_report.report()
 
 
 def test_doctor_fits_on_a_screen_and_names_nobody(capsys):
