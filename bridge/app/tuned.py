@@ -10,8 +10,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from jaxenvs.cli.user_errors import UserError, user_errors
 
 # Algorithm -> environment -> settings.
@@ -93,6 +91,8 @@ def read_yaml(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
       UserError: the file cannot be read, or has another format.
     """
+    import yaml  # imported here, because only these files need it
+
     with user_errors((OSError, ValueError, yaml.YAMLError), f"Cannot read settings from {path}: "):
         rows = yaml.safe_load(path.read_text())
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):

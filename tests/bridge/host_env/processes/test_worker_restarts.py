@@ -104,7 +104,7 @@ def test_environments_of_a_worker_that_is_started_again_are_made_by_the_again_of
 
 def test_made_again_an_environment_of_make_vec_env_goes_on_with_its_monitor_log(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(factory, "ProcessVecEnv", lambda env_fns: SerialVecEnv(made.extend(env_fns) or env_fns))
+    monkeypatch.setitem(factory.ONE_BY_ONE, "process", lambda env_fns: SerialVecEnv(made.extend(env_fns) or env_fns))
     venv = make_vec_env(functools.partial(Counting, length=1), 1, monitor_dir=tmp_path, backend="process")
     for env in (venv.envs[0], made[0].again()):
         env.reset()
