@@ -6,6 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec
+
+# Functions and constructors of JAX that have no annotations.
+partition_spec: Callable[..., PartitionSpec] = PartitionSpec
+shape_and_dtype: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
+optimization_barrier: Callable[[jax.Array], jax.Array] = jax.lax.optimization_barrier
+block_until_ready: Callable[[Any], Any] = jax.block_until_ready
+sequential_vmap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]] = jax.custom_batching.sequential_vmap
+effects_barrier: Callable[[], None] = jax.effects_barrier
 
 # The common prefix of the events by which `jax.monitoring` reports the time for tracing, lowering and compiling.
 COMPILE_EVENTS = "/jax/core/compile/"

@@ -15,6 +15,7 @@ from bridge.results.reading import METRICS
 from bridge.seeds.model_training import Model, parameters_of, take_over, training_of
 from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.compilation import compiler_options
+from jaxenvs.jax_names import block_until_ready
 from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance, gather, place
 from jaxenvs.learn.devices import is_first_process, largest
 from jaxenvs.learn.loop import run
@@ -98,7 +99,7 @@ class SeedSweep:
         start = time.monotonic()
         self._state, new = self._compiled_rows(state, count)
         rows = {name: np.asarray(row)[:, :count] for name, row in new.items()}
-        jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
+        block_until_ready(self._state)
         before = {name: self.metrics.get(name, row[:, :0]) for name, row in rows.items()}
         self.metrics = {name: np.concatenate([before[name], row], 1) for name, row in rows.items()}
         # At most twice as many as before, because the first calls are slower than the others.

@@ -9,7 +9,7 @@ the functions here add nothing to the compiled function.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxenvs import arguments
 from jaxenvs.arrays import is_key, key_data, key_impl
 from jaxenvs.environment import struct
-from jaxenvs.jax_names import is_traced, shard_map
+from jaxenvs.jax_names import is_traced, partition_spec, shard_map
 
 AXIS = "data"
+
+T = TypeVar("T")
+# Sums, means and minima over a named axis, which have no annotations in JAX.
+_psum: Callable[[Any, str | None], Any] = jax.lax.psum
+_pmean: Callable[[Any, str | None], Any] = jax.lax.pmean
+_pmin: Callable[[jax.Array, str | None], jax.Array] = jax.lax.pmin
 
 
 def make_mesh(num_devices: int | None = None) -> Mesh:
@@ -43,7 +49,7 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
     return Mesh(np.array(found[:number]), (AXIS,))
 
 
-def require_mesh(mesh: Any) -> Mesh:
+def require_mesh(mesh: Mesh) -> Mesh:
     """Return the mesh with an axis over which JAX shards nothing automatically, if it has one axis."""
     arguments.instance("mesh", mesh, Mesh, "a jax.sharding.Mesh, as learn.make_mesh returns it")
     if len(mesh.axis_names) != 1:
@@ -62,27 +68,28 @@ def require_divisible(name: str, number: int, num_devices: int) -> None:
 
 def axis_size(axis_name: str | None) -> int:
     """Return the number of devices: a Python int, also in traced code."""
-    return 1 if axis_name is None else int(jax.lax.psum(1, axis_name))  # type: ignore[no-untyped-call]
+    return 1 if axis_name is None else int(_psum(1, axis_name))
 
 
-def psum(tree: Any, axis_name: str | None) -> Any:
+def psum(tree: T, axis_name: str | None) -> T:
     """Sum over all devices."""
-    return tree if axis_size(axis_name) == 1 else jax.lax.psum(tree, axis_name)  # type: ignore[no-untyped-call]
+    return tree if axis_size(axis_name) == 1 else _psum(tree, axis_name)
 
 
-def all_gather(tree: Any, axis: int, axis_name: str | None) -> Any:
+def all_gather(tree: T, axis: int, axis_name: str | None) -> T:
     """Return the parts of all devices, joined along an axis in the order of the devices."""
     if axis_size(axis_name) == 1:
         return tree
-    return jax.lax.all_gather(tree, axis_name, axis=axis, tiled=True)
+    tree = jax.lax.all_gather(tree, axis_name, axis=axis, tiled=True)
+    return tree
 
 
-def pmean(tree: Any, axis_name: str | None) -> Any:
+def pmean(tree: T, axis_name: str | None) -> T:
     """Average over all devices."""
-    return tree if axis_size(axis_name) == 1 else jax.lax.pmean(tree, axis_name)  # type: ignore[no-untyped-call]
+    return tree if axis_size(axis_name) == 1 else _pmean(tree, axis_name)
 
 
-def all_of(flag: Any, axis_name: str | None) -> Any:
+def all_of(flag: jax.Array, axis_name: str | None) -> jax.Array:
     """Return whether the flag holds on all devices.
 
     A condition that decides how often values are summed over devices must be the same on all devices, or they wait for
@@ -90,13 +97,12 @@ def all_of(flag: Any, axis_name: str | None) -> Any:
     """
     if axis_size(axis_name) == 1:
         return flag
-    return jax.lax.pmin(flag.astype(jnp.int32), axis_name) > 0  # type: ignore[no-untyped-call]
+    return _pmin(flag.astype(jnp.int32), axis_name) > 0
 
 
 def mean(x: jax.Array, axis: int | None, axis_name: str | None, keepdims: bool = False) -> jax.Array:
     """Return the mean along an axis, over all devices together."""
-    means: jax.Array = pmean(x.mean(axis, keepdims=keepdims), axis_name)
-    return means
+    return pmean(x.mean(axis, keepdims=keepdims), axis_name)
 
 
 def var(x: jax.Array, axis: int | None, axis_name: str | None, ddof: int = 0, keepdims: bool = False) -> jax.Array:
@@ -125,20 +131,20 @@ def own_key(key: jax.Array, axis_name: str | None) -> jax.Array:
 
 def layouts(mesh: Mesh) -> tuple[PartitionSpec, PartitionSpec]:
     """Return two specs: for a leading axis (of environments or devices) divided over the mesh, and for no division."""
-    return PartitionSpec(mesh.axis_names[0]), PartitionSpec()  # type: ignore[no-untyped-call]
+    return partition_spec(mesh.axis_names[0]), partition_spec()
 
 
 def layout_behind(mesh: Mesh, num_axes: int = 1) -> PartitionSpec:
     """Return the spec for arrays that have `num_axes` axes, as of steps, before the axis of environments."""
-    return PartitionSpec(*[None] * num_axes, mesh.axis_names[0])  # type: ignore[no-untyped-call]
+    return partition_spec(*[None] * num_axes, mesh.axis_names[0])
 
 
-def on_each(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+def on_each(function: Callable[..., T], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., T]:
     """Return a function that runs `function` on each device, with the device's parts of the arguments."""
     return shard_map(function, mesh, in_specs, out_specs)
 
 
-def run_on(mesh: Mesh | None, function: Callable[..., Any], out_specs: Any, *given: Any) -> Any:
+def run_on(mesh: Mesh | None, function: Callable[..., T], out_specs: Any, *given: Any) -> T:
     """Call a function on each device of a mesh, with the device's parts of the arguments; or once, without a mesh.
 
     Args:
@@ -151,7 +157,7 @@ def run_on(mesh: Mesh | None, function: Callable[..., Any], out_specs: Any, *giv
         return function(*given)
     sharded, same = layouts(mesh)
 
-    def on_one(*parts: Any) -> Any:
+    def on_one(*parts: Any) -> T:
         return function(*(part.of_one_device(mesh) if hasattr(part, "of_one_device") else part for part in parts))
 
     in_specs = tuple(each.layout(sharded, same) if hasattr(each, "layout") else same for each in given)
@@ -164,12 +170,12 @@ class Sharded:
 
     tree: Any
 
-    def layout(self, sharded: Any, same: Any) -> Any:
+    def layout(self, sharded: PartitionSpec, same: PartitionSpec) -> PartitionSpec:
         """Return `sharded`, because all leaves have a leading axis of environments."""
         return sharded
 
 
-def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
+def place(tree: T, specs: Any, mesh: Mesh) -> T:
     """Copy a pytree to the devices of a mesh; traced leaves, and leaves that are already there, stay as they are.
 
     All processes call it, and the values come from the first process.
@@ -197,10 +203,11 @@ def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
         array = jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
         return jax.random.wrap_key_data(array, impl=key_impl(leaf)) if is_key(leaf) else array
 
-    return jax.tree.unflatten(structure, [placed(*each) for each in zip(leaves, values, shardings)])
+    tree = jax.tree.unflatten(structure, [placed(*each) for each in zip(leaves, values, shardings)])
+    return tree
 
 
-def gather(state: Any) -> Any:
+def gather(state: T) -> T:
     """Copy a state to the memory of each host, as a training without a mesh has it. All processes call it.
 
     Use it to save a state with `jaxenvs.arrays.to_arrays`, or to continue with it elsewhere.
@@ -216,7 +223,8 @@ def gather(state: Any) -> Any:
             return np.array(leaf)
         return multihost_utils.process_allgather(leaf, tiled=True)
 
-    return jax.tree.map(gather_leaf, state)
+    state = jax.tree.map(gather_leaf, state)
+    return state
 
 
 def largest(*numbers: int) -> list[int]:

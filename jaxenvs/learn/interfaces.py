@@ -17,6 +17,8 @@ from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.vector import VectorTimeStep
 
 Array: TypeAlias = jax.Array | np.ndarray
+# A number, which may be traced.
+Number: TypeAlias = float | Array
 
 # A batch of observations of environments: an array, or a mapping or tuple of them for a Dict or Tuple space.
 Arrays: TypeAlias = "Array | Mapping[str, Arrays] | tuple[Arrays, ...]"
@@ -51,8 +53,8 @@ class Recalled:
 
     observation: Arrays | Masked
     memory: dict[str, Memory]
-    episode_start: Any
-    begins: Any = None
+    episode_start: Array
+    begins: Array | None = None
 
 
 # A batch of what a policy sees: observations alone, or with a mask of legal actions, or with recurrent states, or both.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn import devices
+from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.vector import VectorTimeStep
 
 
@@ -82,7 +84,7 @@ class Normalizer:
     norm_reward: bool = static(default=True)
 
     @classmethod
-    def create(cls, observation: Any, num_envs: int, **settings: Any) -> Normalizer:
+    def create(cls, observation: Arrays, num_envs: int, **settings: Any) -> Normalizer:
         """Return the normalizer before it has seen any data.
 
         Args:
@@ -103,7 +105,7 @@ class Normalizer:
         """Return a copy with some attributes changed."""
         return type(self)(**{**vars(self), **changes})
 
-    def update(self, observation: Any, axis_name: str | None = None) -> Normalizer:
+    def update(self, observation: Arrays, axis_name: str | None = None) -> Normalizer:
         """Add a batch of observations, of all devices, to the statistics, if they are updated (`training`)."""
         if not self.training:
             return self
@@ -115,7 +117,7 @@ class Normalizer:
         )
         return self.replace(observation_seen=seen)
 
-    def normalize_observation(self, observation: Any) -> Any:
+    def normalize_observation(self, observation: Arrays) -> Any:
         """Scale observations by the statistics so far, and clip them; arrays without statistics stay as they are."""
         moments = _combine(self.observation, self.observation_seen)
         return _map_normalized(self._normalize, moments, observation, lambda leaf: leaf)
@@ -164,11 +166,16 @@ class Normalizer:
         return jnp.clip(scaled, -self.clip_observation, self.clip_observation).astype(jnp.float32)
 
 
-def _is_moments(node: Any) -> bool:
+def _is_moments(node: object) -> bool:
     return node is None or isinstance(node, Moments)
 
 
-def _map_normalized(function: Any, moments: Any, observation: Any, otherwise: Any) -> Any:
+def _map_normalized(
+    function: Callable[[Moments, jax.Array], object],
+    moments: Any,
+    observation: Arrays,
+    otherwise: Callable[[jax.Array], object],
+) -> Any:
     """Map `function(moments, leaf)` where there are moments, else `otherwise(leaf)`, in the observation's structure."""
     return jax.tree.map(
         lambda m, leaf: otherwise(leaf) if m is None else function(m, leaf), moments, observation, is_leaf=_is_moments

@@ -18,6 +18,7 @@ import optax
 
 from jaxenvs.compilation.default_device import platform
 from jaxenvs.learn.devices import pmean
+from jaxenvs.learn.interfaces import Number
 
 # Adam as Stable-Baselines3 sets it. As in all optimizers here, the learning rate is left out:
 # `apply_gradients` multiplies by it.
@@ -114,7 +115,7 @@ def _join(
     # The largest part, a product, comes first: XLA would recompute a part that is written first and is a sum over a
     # batch for every element of the vector, which took 6 of the 31 us of an update of DQN.
     ordered = sorted(zip(starts, parts), key=lambda each: -each[1].size)
-    zero: Any = 0
+    zero: int | jax.Array = 0
     if jax.__version_info__ >= (0, 12) and length >= LONG:
         # It makes a concatenation of updates at constant places, and computes a sum over a batch for every element
         # again, which takes several times as long. It does not know that this is 0.
@@ -124,7 +125,9 @@ def _join(
     return (vector,)
 
 
-def _concatenate(sizes: tuple[int, ...], starts: tuple[int, ...], length: int, parts: tuple[jax.Array, ...]) -> Any:
+def _concatenate(
+    sizes: tuple[int, ...], starts: tuple[int, ...], length: int, parts: tuple[jax.Array, ...]
+) -> jax.Array:
     """Concatenate parts, with zeros in the gaps between them."""
     pieces, end = [], 0
     for start, size, part in zip(starts, sizes, parts, strict=True):
@@ -139,7 +142,7 @@ _split.defvjp(_split_fwd, _join)
 def apply_gradients(
     optimizer: optax.GradientTransformation,
     learning_rate: Any,
-    max_grad_norm: Any,
+    max_grad_norm: Number | None,
     params: Any,
     state: Any,
     gradient: Any,

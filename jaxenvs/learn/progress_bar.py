@@ -25,6 +25,7 @@ from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 from tqdm import tqdm
 
+from jaxenvs.jax_names import shape_and_dtype
 from jaxenvs.learn.devices import psum
 from jaxenvs.transformations import varying
 
@@ -77,16 +78,16 @@ def fori_loop(
     return jax.lax.while_loop(lambda loop: loop[0] < num_chunks, go_on, loop)[3]
 
 
-def _once_for_a_batch(hear: Callable[..., Any]) -> Any:
+def _once_for_a_batch(hear: Callable[..., np.ndarray]) -> Callable[..., jax.Array]:
     """Return the call of the host, (place, mean_return) -> answer; under `vmap`, one call for the whole batch."""
-    answer = jax.ShapeDtypeStruct((2,), jnp.int32)  # type: ignore[no-untyped-call]
+    answer = shape_and_dtype((2,), jnp.int32)
 
     @custom_vmap
     def report(place: jax.Array, mean_return: jax.Array) -> Any:
         return io_callback(hear, answer, place, mean_return)
 
     @report.def_vmap
-    def report_for_batch(_: int, is_batched: Any, place: jax.Array, mean_return: jax.Array) -> Any:
+    def report_for_batch(_: int, is_batched: list[bool], place: jax.Array, mean_return: jax.Array) -> Any:
         assert is_batched == [False, True], "all of a batch are in one iteration"
         return report(place, mean_return), False
 
@@ -104,7 +105,7 @@ class _Bar:
         # The iterations of each run so far, the time of its last call, and the mean returns of its trainings.
         self.runs: dict[int, tuple[int, float, np.ndarray]] = {}
         self._every = 1
-        self._tqdm: Any = None
+        self._tqdm: tqdm | None = None
 
     def hear(self, run: int, done: int, num_iterations: int, num_timesteps: int, returns: np.ndarray) -> int:
         """Move the bar, and return after how many iterations to call again.
@@ -164,7 +165,7 @@ def one_bar(num_runs: int) -> Iterator[None]:
                 bar.close()
 
 
-def _hear(num_iterations: int, num_timesteps: int, place: Any, mean_return: Any) -> np.ndarray:
+def _hear(num_iterations: int, num_timesteps: int, place: np.ndarray, mean_return: np.ndarray) -> np.ndarray:
     """Handle a call of a compiled training on the host: return the number of the run, and when to call next.
 
     Args:

@@ -7,19 +7,24 @@ import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
+from jax.tree_util import PyTreeDef
 
 from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.compilation.default_device import cached_by_device, platform
-from jaxenvs.jax_names import has_run
+from jaxenvs.jax_names import block_until_ready, effects_barrier, has_run, setting, shape_and_dtype
 from jaxenvs.learn.devices import layouts, on_each, require_mesh
 from jaxenvs.learn.progress_bar import one_bar
+
+T = TypeVar("T")
+Kinds = tuple[tuple[tuple[int, ...], np.dtype], ...]  # shapes and dtypes
 
 
 def num_cores() -> int:
@@ -53,7 +58,7 @@ def _can_spread() -> bool:
     return any(number.isdigit() and int(number) >= num_cores() + 2 for number in _STARTED_WITH[-1:])
 
 
-def sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | None = None) -> Any:
+def sweep(function: Callable[..., T], *arguments: Any, mesh: Mesh | None = None) -> T:
     """Compute `jax.vmap(function)(*arguments)`, compiled, for functions that run long, as `train` with many keys.
 
     On a CPU the batch is cut into as many groups as there are cores, and each core takes one element of its group after
@@ -74,7 +79,7 @@ def sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | None = Non
     return compile_sweep(function, *arguments, mesh=mesh)(*arguments)
 
 
-def compile_sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | None = None) -> Callable[..., Any]:
+def compile_sweep(function: Callable[..., T], *arguments: Any, mesh: Mesh | None = None) -> Callable[..., T]:
     """Return the function that `sweep` calls, compiled for arguments of these shapes."""
     if not callable(function):
         raise TypeError(f"function must be callable, got {function!r}.")
@@ -88,7 +93,7 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | No
         raise ValueError(f"arguments must share one leading axis that is not empty, got the shapes {shapes}.")
     kinds = tuple((shape, jnp.result_type(leaf)) for shape, leaf in zip(shapes, leaves))
     configure_by_default()
-    x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    x64 = setting("jax_enable_x64")
     if mesh is not None:
         return _compiled_on_devices(function, structure, kinds, require_mesh(mesh), x64)
     return _compiled(function, structure, kinds, num_cores(), x64)
@@ -96,8 +101,8 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | No
 
 @cached_by_device
 def _compiled(
-    function: Callable[..., Any], structure: Any, kinds: tuple[Any, ...], cores: int, x64: bool
-) -> Callable[..., Any]:
+    function: Callable[..., T], structure: PyTreeDef, kinds: Kinds, cores: int, x64: bool
+) -> Callable[..., T]:
     size = kinds[0][0][0]
     if platform() != "cpu":
         return jax.jit(jax.vmap(function)).lower(*_empty(structure, kinds, size)).compile()
@@ -124,7 +129,7 @@ def _compiled(
 
     def run(*arguments: Any) -> Any:
         def run_group(rows: jax.Array) -> Any:
-            return jax.block_until_ready(compiled(group(arguments, rows)))  # type: ignore[no-untyped-call]
+            return block_until_ready(compiled(group(arguments, rows)))
 
         with ThreadPoolExecutor(len(rows)) as pool, one_bar(len(rows) * length):
             results = list(pool.map(run_group, rows))
@@ -135,14 +140,14 @@ def _compiled(
 
 @functools.lru_cache(maxsize=32)
 def _compiled_on_devices(
-    function: Callable[..., Any], structure: Any, kinds: tuple[Any, ...], mesh: Mesh, x64: bool
-) -> Callable[..., Any]:
+    function: Callable[..., T], structure: PyTreeDef, kinds: Kinds, mesh: Mesh, x64: bool
+) -> Callable[..., T]:
     size = kinds[0][0][0]
     divided, _ = layouts(mesh)
     # Pad with the last element, so that all devices have equally many.
     rows = jnp.minimum(jnp.arange(-(-size // mesh.size) * mesh.size), size - 1)
 
-    def each(arguments: Any) -> Any:
+    def each(arguments: Any) -> T:
         return function(*arguments)
 
     is_cpu = platform() == "cpu"
@@ -155,13 +160,13 @@ def _compiled_on_devices(
         filled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], arguments)
         with one_bar(num_runs):
             results = compiled(jax.device_put(filled, compiled.input_shardings[0][0]))
-            jax.effects_barrier()  # type: ignore[no-untyped-call]  # a progress bar hears of all
+            effects_barrier()  # a progress bar hears of all
         return jax.tree.map(lambda leaf: leaf[:size], results)
 
     return run
 
 
-def _empty(structure: Any, kinds: tuple[Any, ...], length: int) -> Any:
+def _empty(structure: PyTreeDef, kinds: Kinds, length: int) -> Any:
     """Return shapes and dtypes of the arguments, with another leading axis."""
-    leaves = [jax.ShapeDtypeStruct((length, *shape[1:]), dtype) for shape, dtype in kinds]  # type: ignore[no-untyped-call]
+    leaves = [shape_and_dtype((length, *shape[1:]), dtype) for shape, dtype in kinds]
     return jax.tree.unflatten(structure, leaves)

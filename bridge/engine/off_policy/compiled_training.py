@@ -227,4 +227,4 @@ def make_schedule(algorithm: OffPolicy, steps: int, episodes: float, most: int) 
         learning_rate[: len(progress)] = [rate(each) for each in progress.tolist()]
     exploration_rate[: len(progress)] = algorithm._exploration_rates(progress)
     episodes = min(episodes, 2**31 - 1)
-    return Schedule(learning_rate, exploration_rate, np.int32(steps), np.int32(episodes))  # type: ignore[arg-type]
+    return Schedule(learning_rate, exploration_rate, np.int32(steps), np.int32(episodes))

@@ -170,12 +170,12 @@ def _compiled_functions(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable
 
     def rollout(params: jax.Array, collecting: Collecting) -> tuple[FinalState, Any]:
         final_state, same, many, _ = _specs(mesh, collecting)
-        return run_on(mesh, _rollout, (final_state, (same, many, many)), params, collecting)  # type: ignore[no-any-return]
+        return run_on(mesh, _rollout, (final_state, (same, many, many)), params, collecting)
 
     def iterations(optimizers: ExportedOptimizers, *given: Any) -> tuple[FinalState, Any]:
         final_state, same, many, kept = _specs(mesh, given[-1])
         iterate = functools.partial(_iterations, optimizers)
-        return run_on(mesh, iterate, (final_state, (same, many, same, (kept, same, same))), *given)  # type: ignore[no-any-return]
+        return run_on(mesh, iterate, (final_state, (same, many, same, (kept, same, same))), *given)
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
     return jit(rollout), jit(iterations, static_argnums=(0,))

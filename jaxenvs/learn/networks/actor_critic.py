@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
+from jax.typing import DTypeLike
 
 from jaxenvs.compilation.default_device import platform
 from jaxenvs.environment import Environment
-from jaxenvs.learn.interfaces import Arrays, OnPolicyNetwork, unmasked
+from jaxenvs.jax_names import optimization_barrier, sequential_vmap
+from jaxenvs.learn.interfaces import Array, Arrays, OnPolicyNetwork, unmasked
 from jaxenvs.learn.networks.distributions import (
     Bernoulli,
     Categorical,
@@ -41,8 +43,7 @@ def orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array
 
     if platform() != "cpu":
         return draw(key)
-    drawn: jax.Array = jax.custom_batching.sequential_vmap(draw)(key)  # type: ignore[no-untyped-call]
-    return drawn
+    return sequential_vmap(draw)(key)
 
 
 class Network(OnPolicyNetwork, Protocol):
@@ -109,14 +110,15 @@ class ActionHead:
         """Number of outputs of the network that the head takes."""
         return sum(self.sizes)
 
-    def distribution(self, numbers: jax.Array, log_std: jax.Array | None, mask: Any = None) -> Distribution:
+    def distribution(self, numbers: jax.Array, log_std: jax.Array | None, mask: Array | None = None) -> Distribution:
         """Return the distribution for (batch, size) outputs and, for a Box, the log standard deviations, (size,).
 
         Args:
           mask: of the legal actions, for all but a Box, as its distribution's `masked` takes it; None: all are legal.
         """
         if mask is not None:
-            masked: Distribution = self.distribution(numbers, log_std).masked(mask)  # type: ignore[attr-defined]
+            given: Any = self.distribution(numbers, log_std)
+            masked: Distribution = given.masked(mask)
             return masked
         if self.kind == "discrete":
             return Categorical(numbers)
@@ -167,7 +169,7 @@ class FlattenExtractor:
         """Length of a vector."""
         return gymnasium.spaces.flatdim(self.space)
 
-    def __call__(self, observation: Arrays, dtype: Any) -> jax.Array:
+    def __call__(self, observation: Arrays, dtype: DTypeLike) -> jax.Array:
         """Return the vectors of a batch of observations, (batch, size)."""
         return jax.vmap(lambda one: flatten(self.space, one, dtype))(observation)
 
@@ -270,6 +272,6 @@ FEW = 32
 def times_transposed(x: jax.Array, weight: jax.Array) -> jax.Array:
     """Return `x @ weight.T`, for x of any leading axes."""
     if weight.shape[1] < FEW:
-        transposed: jax.Array = jax.lax.optimization_barrier(weight.T)  # type: ignore[no-untyped-call]
+        transposed = optimization_barrier(weight.T)
         return x @ transposed  # without the barrier, XLA would undo the transposition
     return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))

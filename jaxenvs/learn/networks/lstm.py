@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from jaxenvs.learn.interfaces import Memory, Recalled
+from jaxenvs.jax_names import optimization_barrier
+from jaxenvs.learn.interfaces import Array, Memory, Recalled
 from jaxenvs.learn.networks.actor_critic import times_transposed
 from jaxenvs.transformations import varying
 
@@ -21,13 +22,15 @@ CRITICS = ("own", "shared", "none")
 MOST_SLOTS, ROWS_PER_SLOT = 16, 64
 
 
-def no_memory(num_envs: int, layers: int, size: int, dtype: Any) -> dict[str, Memory]:
+def no_memory(num_envs: int, layers: int, size: int, dtype: DTypeLike) -> dict[str, Memory]:
     """Return the zero recurrent states before the first step."""
     zeros = jnp.zeros((num_envs, layers, size), dtype)
     return {name: (zeros, zeros) for name in ("pi", "vf")}
 
 
-def remember(params: Mapping[str, jax.Array], pi: Any, vf: Any, seen: Recalled, critic: str) -> dict[str, Memory]:
+def remember(
+    params: Mapping[str, jax.Array], pi: jax.Array, vf: jax.Array, seen: Recalled, critic: str
+) -> dict[str, Memory]:
     """Return the recurrent states after a step of each row.
 
     Args:
@@ -63,7 +66,7 @@ def latents(
     return of_actor, vf if critic == "none" else of_critic
 
 
-def step(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memory, start: jax.Array) -> Memory:
+def step(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memory, start: Array) -> Memory:
     """Run one step for each row of a batch, and return the new recurrent states. The output is the last hidden state.
 
     Args:
@@ -82,7 +85,7 @@ def step(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memor
     return hidden, cell
 
 
-def sequences(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memory, begins: jax.Array) -> jax.Array:
+def sequences(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memory, begins: Array) -> jax.Array:
     """Return the outputs for rows that are concatenated sequences: (rows, size), differentiable in the params and `x`.
 
     Args:
@@ -112,13 +115,13 @@ def _cell(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array, jax.
     """
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     acting = jnp.concatenate([jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)], axis=-1)
-    acting = jax.lax.optimization_barrier(acting)  # type: ignore[no-untyped-call]
+    acting = optimization_barrier(acting)
     i, f, g, o = jnp.split(acting, 4, axis=-1)
-    cell = jax.lax.optimization_barrier(f * cell + i * g)  # type: ignore[no-untyped-call]
+    cell = optimization_barrier(f * cell + i * g)
     return o * jnp.tanh(cell), cell, acting
 
 
-def _side_by_side(begins: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _side_by_side(begins: Array) -> tuple[jax.Array, jax.Array]:
     """Return the first row of each slot, followed by the number of rows; and the number of rows of the longest slot.
 
     Sequences that begin in the same part of the rows go one after the other through one slot, and reset it.
@@ -139,7 +142,7 @@ def _layer(
     weight: jax.Array,
     hidden: jax.Array,
     cell: jax.Array,
-    begins: jax.Array,
+    begins: Array,
     first: jax.Array,
     length: jax.Array,
 ) -> jax.Array:
@@ -156,13 +159,23 @@ def _layer(
     return _forward(gates, weight, hidden, cell, begins, first, length)[:, : hidden.shape[1]]
 
 
-def _forward(gates: Any, weight: Any, hidden: Any, cell: Any, begins: Any, first: Any, length: Any) -> jax.Array:
+def _forward(
+    gates: jax.Array,
+    weight: jax.Array,
+    hidden: jax.Array,
+    cell: jax.Array,
+    begins: Array,
+    first: jax.Array,
+    length: jax.Array,
+) -> jax.Array:
     """Return the hidden state, the cell state and the four gates after each row, (rows, 6 * size)."""
     rows_of_all, num_slots, size = hidden.shape[0], first.shape[0] - 1, hidden.shape[1]
     zeros = jnp.zeros((num_slots, size), gates.dtype)
-    transposed: jax.Array = jax.lax.optimization_barrier(weight.T)  # type: ignore[no-untyped-call]
+    transposed = optimization_barrier(weight.T)
 
-    def advance(time: jax.Array, carry: Any) -> Any:
+    def advance(
+        time: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         h, c, kept = carry
         rows = _rows(first, time, rows_of_all)
         new = begins[jnp.minimum(rows, rows_of_all - 1)][:, None]
@@ -199,13 +212,13 @@ def _write(kept: jax.Array, rows: jax.Array, values: jax.Array) -> jax.Array:
     return kept
 
 
-def _with_residuals(*arguments: Any) -> tuple[jax.Array, Any]:
+def _with_residuals(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     _, weight, hidden, cell, begins, first, length = arguments
     kept = _forward(*arguments)
     return kept[:, : hidden.shape[1]], (weight, hidden, cell, begins, first, length, kept)
 
 
-def _backward(residuals: Any, gradient: jax.Array) -> tuple[Any, ...]:
+def _backward(residuals: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[jax.Array | None, ...]:
     weight, hidden, cell, begins, first, length, kept = residuals
     after, cells, i, f, g, o = jnp.split(kept, 6, axis=1)
     before, cells_before = (
@@ -218,15 +231,17 @@ def _backward(residuals: Any, gradient: jax.Array) -> tuple[Any, ...]:
     rows_of_all, size = hidden.shape
     zeros = jnp.zeros((first.shape[0] - 1, size), gradient.dtype)
 
-    def go_back(step: jax.Array, carry: Any) -> Any:
+    def go_back(
+        step: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         dh, dc, of_gates = carry
         rows = _rows(first, length - 1 - step, rows_of_all)
         there = (rows < rows_of_all)[:, None]
         dh = jnp.where(there, _take(gradient, rows) + dh, 0)
         dc = jnp.where(there, dc + dh * _take(through_cell, rows), 0)
-        dc = jax.lax.optimization_barrier(dc)  # type: ignore[no-untyped-call]
+        dc = optimization_barrier(dc)
         of_row = jnp.concatenate([jnp.tile(dc, 3) * _take(by_cell, rows), dh * _take(by_output, rows)], axis=1)
-        of_row = jax.lax.optimization_barrier(of_row)  # type: ignore[no-untyped-call]
+        of_row = optimization_barrier(of_row)
         goes_on = ~begins[jnp.minimum(rows, rows_of_all - 1)][:, None]
         dh, dc = jnp.where(goes_on, of_row @ weight, 0), jnp.where(goes_on, dc * _take(f, rows), 0)
         return dh, dc, _write(of_gates, rows, of_row)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.interfaces import Arrays, Number
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, on_vectors
@@ -44,15 +44,15 @@ class DQN(OffPolicySettings):
     NETWORKS: ClassVar[tuple[str, ...]] = ("q_net",)
     TARGETS: ClassVar[tuple[str, ...]] = ("q_net",)
 
-    learning_rate: Any = 1e-4
+    learning_rate: Number | dict[str, Any] = 1e-4
     batch_size: int = static(default=32)
-    tau: Any = 1.0
+    tau: Number = 1.0
     train_freq: int = static(default=4)
-    target_update_interval: Any = 10_000
-    exploration_fraction: Any = 0.1
-    exploration_initial_eps: Any = 1.0
-    exploration_final_eps: Any = 0.05
-    max_grad_norm: Any = 10.0
+    target_update_interval: Number = 10_000
+    exploration_fraction: Number = 0.1
+    exploration_initial_eps: Number = 1.0
+    exploration_final_eps: Number = 0.05
+    max_grad_norm: Number | None = 10.0
 
     def check(self) -> None:
         """Raise if a setting is invalid."""
@@ -61,7 +61,7 @@ class DQN(OffPolicySettings):
             got = arguments.type_name(self.action_noise)
             raise ValueError(f"action_noise must be None, because DQN's actions are Discrete, got a {got}.")
 
-    def exploration_rate(self, progress: Any) -> jax.Array:
+    def exploration_rate(self, progress: Number) -> jax.Array:
         """Return the share of random actions.
 
         Args:
@@ -71,7 +71,9 @@ class DQN(OffPolicySettings):
         fraction = jnp.maximum(self.exploration_fraction, 1e-30)  # if it is 0, the quotient is not used
         return jnp.where(progress > self.exploration_fraction, final, initial + progress * (final - initial) / fraction)
 
-    def exploration_noise(self, policy: Any, params: Any, observation: Arrays, key: jax.Array, num: int) -> jax.Array:
+    def exploration_noise(
+        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, key: jax.Array, num: int
+    ) -> jax.Array:
         """Draw the uniform numbers that decide, in each of `num` steps, whether actions are random."""
         return jax.random.uniform(key, (num, 1))  # one for all environments, as in SB3
 
@@ -79,19 +81,21 @@ class DQN(OffPolicySettings):
         """Return the settings with a constant share of random actions."""
         return self.replace(exploration_initial_eps=rate, exploration_final_eps=rate)
 
-    def values(self, policy: Any, params: Any, observation: Arrays) -> jax.Array:
+    def values(self, policy: OffPolicyPolicy, params: Any, observation: Arrays) -> jax.Array:
         """Return the value of each action, (batch, n): the greedy action has the largest."""
         values: jax.Array = policy.q_net.apply(params["q_net"], observation)
         return values
 
     def explore(
-        self, policy: Any, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Any
+        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Number
     ) -> jax.Array:
         """Return random actions with probability `exploration_rate(progress)`, else greedy ones."""
         greedy = jnp.argmax(self.values(policy, params, observation), axis=1).astype(random.dtype)
         return jnp.where(noise < self.exploration_rate(progress), random, greedy)
 
-    def on_step(self, policy: Any, state: LearnerState, before: Any, after: Any, num_envs: int) -> LearnerState:
+    def on_step(
+        self, policy: OffPolicyPolicy, state: LearnerState, before: jax.Array, after: jax.Array, num_envs: int
+    ) -> LearnerState:
         """Update the target network if `target_update_interval` has passed between the steps `before` and `after`."""
         policy, state, back = on_vectors(policy, state)
         interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32) // num_envs, 1)
@@ -107,7 +111,7 @@ class DQN(OffPolicySettings):
 
     def _update(
         self,
-        policy: Any,
+        policy: OffPolicyPolicy,
         optimizers: Optimizers,
         state: LearnerState,
         batch: Transitions,
@@ -122,7 +126,7 @@ class DQN(OffPolicySettings):
         return dataclasses.replace(state, num_updates=state.num_updates + 1), metrics
 
     def _loss_of(
-        self, policy: Any, targets: Mapping[str, Any], batch: Transitions
+        self, policy: OffPolicyPolicy, targets: Mapping[str, Any], batch: Transitions
     ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
         """Return, as a function of the parameters, the loss and each value's distance from its target, (batch,)."""
         next_value = policy.q_net.apply(targets["q_net_target"], batch.next_observation).max(1)

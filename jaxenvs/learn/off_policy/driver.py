@@ -7,10 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxenvs.environment import struct
 from jaxenvs.learn import loop
 from jaxenvs.learn.devices import axis_size, psum
+from jaxenvs.learn.interfaces import Array
 from jaxenvs.learn.learner_state import LearnerState
 from jaxenvs.learn.loop import put, zeros
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, is_ready, num_at_once
@@ -29,9 +31,9 @@ class Progress:
       calls: how many steps each environment took, by which DQN counts.
     """
 
-    iteration: Any
+    iteration: jax.Array | np.int32
     step: Any
-    is_due: Any
+    is_due: jax.Array | np.bool
     num_timesteps: Any
     calls: Any
 
@@ -47,10 +49,10 @@ class Schedule:
       episodes: the number of further episodes to end.
     """
 
-    learning_rate: jax.Array
-    exploration_rate: jax.Array
-    steps: Any
-    episodes: Any
+    learning_rate: Array
+    exploration_rate: Array
+    steps: jax.Array | np.int32
+    episodes: jax.Array | np.int32
 
 
 @struct
@@ -68,10 +70,10 @@ class RunState:
     learner: LearnerState
     exploration: ExplorationState
     progress: Progress
-    metrics: dict[str, Any]
-    num_updated: Any
-    count: Any
-    num_ended: Any
+    metrics: dict[str, jax.Array]
+    num_updated: jax.Array
+    count: jax.Array
+    num_ended: jax.Array
     kept: Any
 
 
@@ -110,7 +112,7 @@ def run(
     begun = dataclasses.replace(begun, metrics=zeros(metrics), kept=kept)
     chunk = num_at_once(noise, most // settings.train_freq)
 
-    def can_continue(number: jax.Array, carry: RunState) -> Any:
+    def can_continue(number: jax.Array, carry: RunState) -> jax.Array:
         return turns.can_continue(number, carry) | (number == 0)  # at least once, for the update that is due
 
     end: RunState = loop.run(turns.iterate, begun, None, draw=draw, num_at_once=chunk, can_continue=can_continue)[0]
@@ -125,14 +127,14 @@ class _Turns:
     settings: OffPolicySettings
     schedule: Schedule
     num_envs: int  # of all devices
-    dtype: Any  # of the parameters
+    dtype: np.dtype  # of the parameters
 
     @property
     def has_updates(self) -> bool:
         """True if an iteration has updates."""
         return self.settings.num_updates(self.num_envs) > 0
 
-    def update(self, carry: RunState, noise: Noise) -> tuple[LearnerState, dict[str, Any], Any]:
+    def update(self, carry: RunState, noise: Noise) -> tuple[LearnerState, dict[str, jax.Array], jax.Array]:
         """Update if an update is due; return the learner, the metrics, and whether it was due."""
         now = self.settings.replace(learning_rate=self.schedule.learning_rate[carry.count].astype(self.dtype))
         is_due = carry.progress.is_due & is_ready(self.settings, carry.exploration.replay)
@@ -187,7 +189,7 @@ class _Turns:
         learner = self.settings.on_step(self.iteration.policy, after.learner, calls - 1, calls, self.num_envs)
         return dataclasses.replace(after, learner=learner)
 
-    def can_continue(self, _: jax.Array, carry: RunState) -> Any:
+    def can_continue(self, _: jax.Array, carry: RunState) -> jax.Array:
         """Return whether no limit is reached."""
         return (carry.count < self.schedule.steps) & (carry.num_ended < self.schedule.episodes)
 

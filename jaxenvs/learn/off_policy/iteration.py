@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
+from jaxenvs.jax_names import shape_and_dtype
 from jaxenvs.learn.devices import all_of, axis_size, own_key
-from jaxenvs.learn.interfaces import CollectorState, Step
+from jaxenvs.learn.interfaces import CollectorState, Number, Step
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.normalization import Normalizer
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
@@ -84,10 +85,10 @@ class Noise:
         gradient_steps = settings.num_updates(num_envs * num_devices)
         batch_size = settings.batch_size // num_devices
 
-        def rows(leaf: Any) -> Any:
-            return jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype)  # type: ignore[no-untyped-call]
+        def rows(leaf: jax.Array) -> Any:
+            return shape_and_dtype((batch_size, *leaf.shape[1:]), leaf.dtype)
 
-        number: Any = jax.ShapeDtypeStruct((batch_size,), dtype)  # type: ignore[no-untyped-call]
+        number: Any = shape_and_dtype((batch_size,), dtype)
         batch = jax.tree.map(rows, observation)
         transitions = Transitions(batch, rows(random[0]), number, batch, number)
         return cls(
@@ -102,7 +103,7 @@ class Noise:
 def num_at_once(noise: Noise, most: int) -> int:
     """Return for how many iterations, at most `most`, to draw noise at once, given the shapes of one iteration's."""
 
-    def data(leaf: Any) -> Any:  # the size in bytes of a key is not known
+    def data(leaf: jax.Array) -> jax.Array:  # the size in bytes of a key is not known
         return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
     plain = jax.eval_shape(lambda tree: jax.tree.map(data, tree), noise)
@@ -139,9 +140,9 @@ class Iteration:
         learner: LearnerState,
         state: ExplorationState,
         noise: Noise,
-        index: Any,
-        num_timesteps: Any,
-        progress: Any,
+        index: jax.Array,
+        num_timesteps: jax.Array,
+        progress: Number,
         normalizer: Normalizer | None = None,
     ) -> tuple[ExplorationState, Any]:
         """Act for one step in every environment, and store it.
@@ -191,7 +192,7 @@ class Iteration:
         learner: LearnerState,
         replay: Replay,
         noise: Noise,
-        is_due: Any,
+        is_due: jax.Array,
         normalizer: Normalizer | None = None,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """Update on sampled steps after a collection, if the update is due.
@@ -203,7 +204,7 @@ class Iteration:
         def batch_of(bits: jax.Array) -> Transitions:
             if settings.hindsight is not None:
                 assert self.compute_reward is not None
-                batch: Transitions = settings.hindsight.transitions(replay, bits, settings.gamma, self.compute_reward)
+                batch = settings.hindsight.transitions(replay, bits, settings.gamma, self.compute_reward)
                 if normalizer is None:
                     return batch
                 batch = dataclasses.replace(batch, reward=normalizer.normalize_reward(batch.reward))
@@ -228,10 +229,10 @@ def choose(
     policy: OffPolicyPolicy,
     params: Any,
     observation: Any,
-    noise: tuple[Any, jax.Array, jax.Array | None],
+    noise: tuple[Any, jax.Array, Any],
     noise_state: Any,
-    num_timesteps: Any,
-    progress: Any,
+    num_timesteps: jax.Array,
+    progress: Number,
 ) -> tuple[jax.Array, Any]:
     """Return the actions of one step, and the next state of the action noise.
 
@@ -251,6 +252,6 @@ def choose(
     return action, noise_state
 
 
-def is_ready(settings: OffPolicySettings, replay: Replay) -> Any:
+def is_ready(settings: OffPolicySettings, replay: Replay) -> jax.Array:
     """Return whether there is anything to learn from, on all devices."""
     return all_of(replay.is_ready, settings.axis_name)

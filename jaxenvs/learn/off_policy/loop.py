@@ -89,7 +89,8 @@ def advance(
     num_timesteps = training.algorithm.steps_per_iteration * num_envs
     policy, learner, back = on_vectors(training.network, state.learner)
     # Like SB3, use the first environment to compute the rewards of all environments.
-    compute_reward = None if training.algorithm.hindsight is None else require_goals(venv.first_env)  # type: ignore[attr-defined]
+    algorithm: Any = training.algorithm
+    compute_reward = None if algorithm.hindsight is None else require_goals(venv.first_env)
 
     def step(env_state: Any, action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
         env_state, _, raw = normalized_step(venv, axis_name)(env_state, action)
@@ -103,11 +104,11 @@ def advance(
     def draw(number: jax.Array) -> Noise:
         # Depends on the number of the iteration, not on the previous key, so that many iterations may draw at once.
         key = jax.random.fold_in(state.key, state.iteration + number)
-        return iteration.draw(training.algorithm, learner, exploration, key)  # type: ignore[arg-type]
+        return iteration.draw(algorithm, learner, exploration, key)
 
     def iterate(carry: tuple[LearnerState, ExplorationState, RecentEpisodes], number: jax.Array, noise: Noise) -> Any:
         (learner, exploration, recent), count = carry, state.iteration + number
-        settings: Any = training.algorithm.at(count, learner.params)
+        settings: OffPolicySettings = algorithm.at(count, learner.params)
         before = count * num_timesteps
 
         def act(exploration: ExplorationState, index: jax.Array, _: None) -> tuple[ExplorationState, VectorTimeStep]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
+from jaxenvs.learn.interfaces import Array, Number
 
 
 @struct
@@ -18,18 +17,18 @@ class NormalActionNoise:
       mean, sigma: of the noise on actions in [-1, 1]; numbers, or one for each dimension of an action.
     """
 
-    mean: Any
-    sigma: Any
+    mean: Number
+    sigma: Number
 
-    def init(self, like: jax.Array) -> Any:
+    def init(self, like: jax.Array) -> None:
         """Return the state before the first step; `like`: actions of all environments, (num_envs, n)."""
         return None
 
-    def step(self, state: Any, normal: jax.Array) -> tuple[Any, jax.Array]:
+    def step(self, state: None, normal: jax.Array) -> tuple[None, Array]:
         """Return the next state, and the noise of a step, from standard normal numbers, (num_envs, n)."""
         return state, self.mean + self.sigma * normal
 
-    def reset(self, state: Any, done: jax.Array) -> Any:
+    def reset(self, state: None, done: jax.Array) -> None:
         """Return the state after a reset of the environments whose episode ended, (num_envs,)."""
         return state
 
@@ -45,11 +44,11 @@ class OrnsteinUhlenbeckActionNoise:
       initial_noise: the noise at the beginning of each episode.
     """
 
-    mean: Any
-    sigma: Any
-    theta: Any = 0.15
-    dt: Any = 1e-2
-    initial_noise: Any = 0.0
+    mean: Number
+    sigma: Number
+    theta: Number = 0.15
+    dt: Number = 1e-2
+    initial_noise: Number = 0.0
 
     def init(self, like: jax.Array) -> jax.Array:
         """Return the state before the first step; `like`: actions of all environments, (num_envs, n)."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import Environment
-from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.interfaces import Arrays, Number
 from jaxenvs.learn.networks.actor_critic import ActionHead, Activation, FlattenExtractor, linear
 from jaxenvs.learn.networks.distributions import SquashedGaussian
 from jaxenvs.learn.networks.pickling import PicklableActivation
@@ -41,6 +41,11 @@ class OffPolicyPolicy:
     """
 
     head: ActionHead
+    # Each subclass has some of these.
+    q_net: Any
+    quantile_net: Any
+    actor: Any
+    critic: Any
 
     def init(self, key: jax.Array) -> dict[str, Any]:
         """Draw new parameters, by the name of the network."""
@@ -65,7 +70,7 @@ class OffPolicyPolicy:
         }
 
 
-def polyak_update(target: Any, params: Any, tau: Any) -> Any:
+def polyak_update(target: Any, params: Any, tau: Number) -> Any:
     """Apply a Polyak update: a share `tau` of the parameters and the rest of the target."""
     # Not (1 - tau) * target + tau * params: compilers round one of two products only once, and not always the same one.
     return jax.tree.map(lambda old, new: old - tau * old + tau * new, target, params)
@@ -112,7 +117,7 @@ def init_linear(key: jax.Array, name: str, inputs: int, outputs: int) -> Params:
     }
 
 
-def _dtype(params: Params) -> Any:
+def _dtype(params: Params) -> np.dtype:
     return next(iter(params.values())).dtype
 
 
@@ -295,7 +300,9 @@ def _critic(
     return ContinuousCritic(extractor, tuple(Perceptron(f"qf{i}", sizes, activation) for i in range(n_critics)))
 
 
-def _net_arch(net_arch: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _net_arch(
+    net_arch: tuple[int, ...] | Mapping[str, tuple[int, ...]],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     pi, qf = (net_arch["pi"], net_arch["qf"]) if isinstance(net_arch, Mapping) else (net_arch, net_arch)
     return tuple(pi), tuple(qf)
 

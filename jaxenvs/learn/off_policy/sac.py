@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.interfaces import Arrays, Number
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.networks.distributions import StateDependentGaussian
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, SACPolicy
@@ -46,10 +46,10 @@ class SAC(OffPolicySettings):
     NETWORKS: ClassVar[tuple[str, ...]] = ("actor", "critic")
     TARGETS: ClassVar[tuple[str, ...]] = ("critic",)
 
-    ent_coef: Any = 1.0
+    ent_coef: Number = 1.0
     auto_ent_coef: bool = static(default=True)
-    target_entropy: Any = None
-    target_update_interval: Any = 1
+    target_entropy: Number | None = None
+    target_update_interval: Number = 1
     sde_sample_freq: int = static(default=-1)
     use_sde_at_warmup: bool = static(default=False)
 
@@ -69,7 +69,9 @@ class SAC(OffPolicySettings):
             params = dict(params) | {"log_ent_coef": jnp.log(jnp.full(1, self.ent_coef, dtype))}
         return super().create(params, optimizers)
 
-    def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> Any:
+    def noise(
+        self, policy: OffPolicyPolicy, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int
+    ) -> Any:
         """Draw the noise of `num` updates: a pair, for the actions after `observation` and after `next_observation`."""
         distribution = jax.eval_shape(functools.partial(self._distribution, policy), params, batch.observation)
         if isinstance(distribution, StateDependentGaussian):  # one matrix for both, and for the whole batch
@@ -78,7 +80,9 @@ class SAC(OffPolicySettings):
         noise: jax.Array = distribution.noise(key, 2 * num)
         return noise[:num], noise[num:]
 
-    def exploration_noise(self, policy: Any, params: Any, observation: Arrays, key: jax.Array, num: int) -> jax.Array:
+    def exploration_noise(
+        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, key: jax.Array, num: int
+    ) -> jax.Array:
         """Draw the noise of the actions in `num` steps of all environments, with the leading axis `num`."""
         distribution = jax.eval_shape(functools.partial(self._distribution, policy), params, observation)
         repeat = 1
@@ -88,13 +92,13 @@ class SAC(OffPolicySettings):
         return noise if repeat == 1 else noise[jnp.arange(num) // repeat]
 
     def explore(
-        self, policy: Any, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Any
+        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Number
     ) -> jax.Array:
         """Sample actions of the policy, from the noise of one step."""
         action: jax.Array = self._distribution(policy, params, observation).sample(noise)
         return action
 
-    def _distribution(self, policy: Any, params: Any, observation: Arrays) -> Any:
+    def _distribution(self, policy: OffPolicyPolicy, params: Any, observation: Arrays) -> Any:
         """Return the distribution over actions, given the result of `acting_params`."""
         return policy.actor.apply(params["actor"], observation)
 
@@ -124,7 +128,7 @@ class SAC(OffPolicySettings):
 
     def _update(
         self,
-        policy: Any,
+        policy: OffPolicyPolicy,
         optimizers: Optimizers,
         state: LearnerState,
         batch: Transitions,
@@ -145,7 +149,7 @@ class SAC(OffPolicySettings):
         (action, log_prob), actor_gradient_of = jax.vjp(act, actor_params)
 
         metrics: dict[str, jax.Array] = {}
-        ent_coef: Any = jnp.asarray(self.ent_coef, log_prob.dtype)
+        ent_coef = jnp.asarray(self.ent_coef, log_prob.dtype)
         if self.auto_ent_coef:
             ent_coef = jnp.exp(state.params["log_ent_coef"][0])
             metrics["ent_coef_loss"], state = self._update_entropy(optimizers, state, log_prob, action.shape[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import optax
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import pmean, require_divisible
-from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.interfaces import Arrays, Number
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
@@ -26,6 +26,8 @@ from jaxenvs.transformations import varying
 
 # PyTorch's defaults, which SB3's off-policy algorithms use.
 ADAM = optax.scale_by_adam()
+Metrics = dict[str, jax.Array]
+Count = TypeVar("Count", int, jax.Array)
 
 
 @struct
@@ -62,12 +64,12 @@ class OffPolicySettings(Settings):
     buffer_size: int = static(default=1_000_000)
     learning_starts: int = static(default=100)
     batch_size: int = static(default=256)
-    tau: Any = 0.005
+    tau: Number = 0.005
     train_freq: int = static(default=1)
     gradient_steps: int = static(default=1)
     n_steps: int = static(default=1)
-    action_noise: Any = None
-    hindsight: Any = None
+    action_noise: NormalActionNoise | OrnsteinUhlenbeckActionNoise | None = None
+    hindsight: Hindsight | None = None
 
     @property
     def steps_per_iteration(self) -> int:
@@ -138,7 +140,7 @@ class OffPolicySettings(Settings):
         state: LearnerState,
         batch: Transitions,
         noise: Any = None,
-        gradient_step: Any = 0,
+        gradient_step: int | jax.Array = 0,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """Take one gradient step of each network. A pure function of the settings and its arguments.
 
@@ -166,7 +168,7 @@ class OffPolicySettings(Settings):
         batches: Any,
         noise: Any = None,
         batch_of: Callable[[Any], Transitions] | None = None,
-        num: Any = None,
+        num: int | jax.Array | None = None,
         first: Any = 0,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """Take gradient steps one after the other: `update` in a loop, whose parameters and moments are vectors.
@@ -185,14 +187,14 @@ class OffPolicySettings(Settings):
         policy, state, back = on_vectors(policy, state)
         most = jax.tree.leaves(batches)[0].shape[0]
 
-        def step(state: LearnerState, gradient_step: Any) -> tuple[LearnerState, dict[str, Any], dict[str, Any]]:
+        def step(state: LearnerState, gradient_step: jax.Array) -> tuple[LearnerState, Metrics, Metrics]:
             """Return the state, the metrics that are summed up, and those of each transition."""
             element, drawn = jax.tree.map(lambda leaf: leaf[gradient_step], (batches, noise))
             batch = element if batch_of is None else batch_of(element)
             state, metrics = self._update(policy, optimizers, state, batch, drawn, first + gradient_step)
             return state, metrics, _take_errors(metrics)
 
-        def add(gradient_step: Any, carry: tuple[LearnerState, dict[str, Any], dict[str, Any]]) -> Any:
+        def add(gradient_step: jax.Array, carry: tuple[LearnerState, Metrics, Metrics]) -> Any:
             state, metrics, errors = step(carry[0], gradient_step)
             errors = jax.tree.map(lambda all_of, one: all_of.at[gradient_step].set(one), carry[2], errors)
             return state, jax.tree.map(jnp.add, carry[1], metrics), errors
@@ -209,15 +211,15 @@ class OffPolicySettings(Settings):
         state, sums, errors = jax.lax.fori_loop(0, count, add, carry)
         return back(state), self._means(sums | errors, count)
 
-    def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
+    def num_averaged(self, metric: str, before: Count, after: Count) -> Count:
         """Return how many updates a metric averages, where `num_updates` went from `before` to `after`."""
         if metric not in self.DELAYED:
             return after - before
-        delay: int = self.policy_delay  # type: ignore[attr-defined]
+        delay: int = vars(self)["policy_delay"]
         return after // delay - before // delay
 
     def on_step(
-        self, policy: OffPolicyPolicy, state: LearnerState, before: Any, after: Any, num_envs: int
+        self, policy: OffPolicyPolicy, state: LearnerState, before: jax.Array, after: jax.Array, num_envs: int
     ) -> LearnerState:
         """Update what follows steps of the environments rather than updates, such as the target network of DQN.
 
@@ -243,7 +245,7 @@ class OffPolicySettings(Settings):
         observation: Arrays,
         noise: Any,
         random: jax.Array,
-        progress: Any,
+        progress: Number,
     ) -> jax.Array:
         """Return the actions to take, without action noise, as the store holds them.
 
@@ -271,8 +273,7 @@ class OffPolicySettings(Settings):
         means = {
             name: total / jnp.maximum(delayed if name in self.DELAYED else count, 1) for name, total in sums.items()
         }
-        of_all: dict[str, jax.Array] = pmean(means, self.axis_name)
-        return of_all | errors
+        return pmean(means, self.axis_name) | errors
 
 
 def _take_errors(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -283,16 +284,15 @@ def _take_errors(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 class _OnVectors(OffPolicyPolicy):
     """Policy whose parameters are vectors, which it unravels itself."""
 
-    def __init__(self, policy: Any, unravel: Mapping[str, Callable[[jax.Array], Any]]) -> None:
+    def __init__(self, policy: OffPolicyPolicy, unravel: Mapping[str, Callable[[jax.Array], Any]]) -> None:
         def apply(name: str) -> Callable[..., Any]:
             return lambda vector, *inputs: getattr(policy, name).apply(unravel[name](vector), *inputs)
 
         for name in unravel:
             if hasattr(policy, name):
                 setattr(self, name, SimpleNamespace(apply=apply(name)))
-        self.head, self.to_env = policy.head, policy.to_env  # type: ignore[method-assign]
-        self.critic_params, self.polyak = policy.critic_params, policy.polyak  # type: ignore[method-assign]
-        self.critic_target_params = policy.critic_target_params  # type: ignore[method-assign]
+        for name in ("head", "to_env", "critic_params", "critic_target_params", "polyak"):
+            setattr(self, name, getattr(policy, name))
 
 
 def on_vectors(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.interfaces import Arrays, Number
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, TD3Policy
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
@@ -41,17 +41,19 @@ class TD3(OffPolicySettings):
     TARGETS: ClassVar[tuple[str, ...]] = ("actor", "critic")
     DELAYED: ClassVar[tuple[str, ...]] = ("actor_loss",)
 
-    learning_rate: Any = 1e-3
+    learning_rate: Number | dict[str, Any] = 1e-3
     policy_delay: int = static(default=2)
-    target_policy_noise: Any = 0.2
-    target_noise_clip: Any = 0.5
+    target_policy_noise: Number = 0.2
+    target_noise_clip: Number = 0.5
 
-    def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> jax.Array:
+    def noise(
+        self, policy: OffPolicyPolicy, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int
+    ) -> jax.Array:
         """Draw the noise on the target actions of `num` updates: standard normal, (num, batch, n)."""
         return jax.random.normal(key, (num, *batch.action.shape), jax.tree.leaves(params)[0].dtype)
 
     def explore(
-        self, policy: Any, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Any
+        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Number
     ) -> jax.Array:
         """Return the actions of the deterministic policy."""
         action: jax.Array = policy.actor.apply(params["actor"], observation)
@@ -59,7 +61,7 @@ class TD3(OffPolicySettings):
 
     def _update(
         self,
-        policy: Any,
+        policy: OffPolicyPolicy,
         optimizers: Optimizers,
         state: LearnerState,
         batch: Transitions,
@@ -95,7 +97,7 @@ class TD3(OffPolicySettings):
             return dataclasses.replace(state, targets=targets), actor_loss
 
         if self.policy_delay == 1:
-            is_due: Any = True
+            is_due: bool | jax.Array = True
             state, actor_loss = improve(state)
         else:
             is_due = state.num_updates % self.policy_delay == 0
@@ -113,5 +115,5 @@ class DDPG(TD3):
     """
 
     policy_delay: int = static(default=1)
-    target_policy_noise: Any = 0.1
-    target_noise_clip: Any = 0.0
+    target_policy_noise: Number = 0.1
+    target_noise_clip: Number = 0.0

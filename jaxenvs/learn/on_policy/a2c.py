@@ -11,7 +11,7 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn import devices
-from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.interfaces import Number, OnPolicyNetwork
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
@@ -32,8 +32,8 @@ class A2C(OnPolicySettings):
     OPTIMIZER: ClassVar[optax.GradientTransformation] = RMSPROP
 
     n_steps: int = static(default=5)
-    learning_rate: Any = 7e-4
-    gae_lambda: Any = 1.0
+    learning_rate: Number | dict[str, Any] = 7e-4
+    gae_lambda: Number = 1.0
     normalize_advantage: bool = static(default=False)
 
     def update(
@@ -43,7 +43,7 @@ class A2C(OnPolicySettings):
         state: LearnerState,
         rollout: Rollout,
         key: jax.Array,
-    ) -> tuple[LearnerState, dict[str, Any]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """Take one gradient step on the whole rollout. Draws nothing."""
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
         params, unravel = ravel(state.params[POLICY])
@@ -55,7 +55,7 @@ class A2C(OnPolicySettings):
         params = {POLICY: unravel(after.params[POLICY])}
         return dataclasses.replace(after, params=params, num_updates=state.num_updates + 1), metrics
 
-    def _loss(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[jax.Array, dict[str, Any]]:
+    def _loss(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, value = network.apply(params, batch.observation)
         log_prob = distribution.log_prob(batch.action)
         entropy = distribution.entropy()

@@ -12,8 +12,19 @@ from jax.sharding import PartitionSpec
 
 from jaxenvs.compilation.default_device import platform
 from jaxenvs.environment import struct
+from jaxenvs.jax_names import partition_spec
 from jaxenvs.learn import devices
-from jaxenvs.learn.interfaces import Arrays, CollectorState, Masked, Observation, OnPolicyNetwork, Recalled, Step
+from jaxenvs.learn.interfaces import (
+    Array,
+    Arrays,
+    CollectorState,
+    Masked,
+    Number,
+    Observation,
+    OnPolicyNetwork,
+    Recalled,
+    Step,
+)
 from jaxenvs.transformations import varying
 from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_where
 from jaxenvs.wrappers.action_masker import action_masks
@@ -46,7 +57,7 @@ class Rollout:
 
     def layout(self, sharded: PartitionSpec, same: PartitionSpec) -> PartitionSpec:
         """Return the spec of all leaves: the environments are the second axis."""
-        return PartitionSpec(None, *sharded)  # type: ignore[no-untyped-call]
+        return partition_spec(None, *sharded)
 
 
 def collect(
@@ -57,9 +68,9 @@ def collect(
     key: jax.Array,
     n_steps: int,
     *,
-    gamma: Any,
-    gae_lambda: Any,
-    gae_gamma: Any = None,
+    gamma: Number,
+    gae_lambda: Number,
+    gae_gamma: Number | None = None,
     sde_sample_freq: int = 1,
 ) -> tuple[CollectorState, Rollout, Any]:
     """Act for `n_steps` steps in every environment, and compute advantages.
@@ -113,7 +124,11 @@ def collect(
 
 
 def values_of_steps(
-    network: OnPolicyNetwork, params: Any, observation: Observation, truncated: Any, final_observation: Observation
+    network: OnPolicyNetwork,
+    params: Any,
+    observation: Observation,
+    truncated: jax.Array,
+    final_observation: Observation,
 ) -> tuple[jax.Array, jax.Array]:
     """Return the values of all observations of a rollout, and of the last ones of truncated episodes, else 0.
 
@@ -135,14 +150,14 @@ def values_of_steps(
 def with_advantages(
     network: OnPolicyNetwork,
     params: Any,
-    reward: Any,
+    reward: jax.Array,
     value: jax.Array,
     bootstrap: jax.Array,
-    done: Any,
+    done: jax.Array,
     last: Observation,
-    gamma: Any,
-    gae_gamma: Any,
-    gae_lambda: Any,
+    gamma: Number,
+    gae_gamma: Number,
+    gae_lambda: Number,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the rewards with what follows a truncation, the advantages, and the returns of a rollout.
 
@@ -181,7 +196,7 @@ def _values_behind(
     return value
 
 
-def _as_the_network_gives(observation: Any, params: Any) -> Any:
+def _as_the_network_gives(observation: Observation, params: Any) -> Observation:
     """Cast the recurrent states before the first step to the dtype of the recurrent states after it."""
     if not isinstance(observation, Recalled):
         return observation
@@ -259,7 +274,7 @@ def in_chunks(rows: Callable[[Any], Any], inputs: Any) -> Any:
 
 
 def advantages(
-    reward: jax.Array, value: jax.Array, done: jax.Array, last_value: jax.Array, gamma: Any, gae_lambda: Any
+    reward: jax.Array, value: jax.Array, done: jax.Array, last_value: jax.Array, gamma: Number, gae_lambda: Number
 ) -> jax.Array:
     """Compute advantages by generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
@@ -276,7 +291,7 @@ def advantages(
     next_value = jnp.concatenate([value[1:], last_value[None]])
     delta = reward + gamma * next_value * going_on - value
 
-    def accumulate(following: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def accumulate(following: jax.Array, step: tuple[jax.Array, Array]) -> tuple[jax.Array, jax.Array]:
         delta, decay = step
         advantage = delta + decay * following
         return advantage, advantage

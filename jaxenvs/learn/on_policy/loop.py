@@ -28,7 +28,7 @@ def iterate(
     learner: LearnerState,
     collector: CollectorState,
     keys: Sequence[jax.Array],
-) -> tuple[LearnerState, CollectorState, Rollout, Any, dict[str, Any]]:
+) -> tuple[LearnerState, CollectorState, Rollout, Any, dict[str, jax.Array]]:
     """Collect a rollout and update on it.
 
     Args:
@@ -81,11 +81,14 @@ def advance(
     axis_name = training.algorithm.axis_name
     num_timesteps = training.algorithm.steps_per_iteration * training.venv.num_envs * axis_size(axis_name)
     step = normalized_step(training.venv, axis_name)
-    if training.algorithm.MASKS:  # type: ignore[attr-defined]
+    algorithm: Any = training.algorithm
+    if algorithm.MASKS:
         step = masked_step(training.venv, step)
 
-    def iterate_once(state: TrainingState, number: jax.Array, drawn: None) -> tuple[TrainingState, dict[str, Any]]:
-        settings: OnPolicySettings = training.algorithm.at(state.iteration, state.learner.params)  # type: ignore[assignment]
+    def iterate_once(
+        state: TrainingState, number: jax.Array, drawn: None
+    ) -> tuple[TrainingState, dict[str, jax.Array]]:
+        settings: OnPolicySettings = algorithm.at(state.iteration, state.learner.params)
 
         def rollout(params: Any, collector: CollectorState, key: jax.Array) -> tuple[CollectorState, Rollout, Any]:
             collector, collected, timestep = collect(
@@ -119,5 +122,5 @@ def advance(
 
 def _with_masks(training: TrainingSetup) -> TrainingSetup:
     """Return the training with environments that have action masks, if the algorithm needs them."""
-    masks = training.algorithm.MASKS  # type: ignore[attr-defined]
-    return training.replace(venv=require_action_masks(training.venv)) if masks else training
+    settings: Any = training.algorithm
+    return training.replace(venv=require_action_masks(training.venv)) if settings.MASKS else training

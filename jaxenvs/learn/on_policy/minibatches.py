@@ -44,7 +44,7 @@ class MinibatchSettings(OnPolicySettings):
         rollout: Rollout,
         key: jax.Array,
         permutations: jax.Array | None = None,
-    ) -> tuple[LearnerState, dict[str, Any]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """Run all epochs of gradient steps on a rollout.
 
         Args:
@@ -105,8 +105,8 @@ class MinibatchSettings(OnPolicySettings):
         optimizers: Optimizers,
         tree_of: Callable[[Any], Any],
         batch: Rollout,
-        carry: tuple[Any, Any, Any],
-    ) -> tuple[tuple[Any, Any, Any], tuple[jax.Array, jax.Array]]:
+        carry: tuple[Any, Any, jax.Array],
+    ) -> tuple[tuple[Any, Any, jax.Array], tuple[jax.Array, jax.Array]]:
         """Take one gradient step, unless the update has ended; also return STATISTICS, and whether it took place.
 
         Args:
@@ -164,7 +164,7 @@ class MinibatchSettings(OnPolicySettings):
     def _loss(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
         raise NotImplementedError(f"{type(self).__name__} does not define _loss.")
 
-    def _metrics(self, statistics: jax.Array, took_place: jax.Array, going: jax.Array) -> dict[str, Any]:
+    def _metrics(self, statistics: jax.Array, took_place: jax.Array, going: jax.Array) -> dict[str, jax.Array]:
         """Return the metrics of an update, from the STATISTICS of its steps: (n_epochs, steps, len(STATISTICS))."""
         weight = took_place.astype(statistics.dtype)
         means = (statistics * weight[..., None]).sum((0, 1)) / weight.sum()

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
-from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.interfaces import Number, OnPolicyNetwork
 from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.learn.on_policy.collecting import Rollout
 from jaxenvs.learn.on_policy.minibatches import MinibatchSettings
@@ -38,8 +38,8 @@ class PPO(MinibatchSettings):
         *("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction", "approx_kl", "loss"),
     )
 
-    clip_range: Any = 0.2
-    clip_range_vf: Any = None
+    clip_range: Number = 0.2
+    clip_range_vf: Number | None = None
     target_kl: Any = None
 
     @property
@@ -77,7 +77,7 @@ class PPO(MinibatchSettings):
         loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
         return loss, jnp.append(means, loss)
 
-    def _metrics(self, statistics: jax.Array, took_place: jax.Array, going: jax.Array) -> dict[str, Any]:
+    def _metrics(self, statistics: jax.Array, took_place: jax.Array, going: jax.Array) -> dict[str, jax.Array]:
         """Return the metrics of an update, with `stopped_at_kl`, the divergence at which it ended early, else 0.
 
         `approx_kl` is the mean over the last epoch, and `loss` the value of the last step.
@@ -93,6 +93,6 @@ class PPO(MinibatchSettings):
         }
 
 
-def _clamp(x: jax.Array, low: Any, high: Any) -> jax.Array:
+def _clamp(x: jax.Array, low: Number, high: Number) -> jax.Array:
     """Clip with PyTorch's gradient, which is 1 at the bounds too: a clip range of 0 keeps the first step's gradient."""
     return jnp.where(x < low, low, jnp.where(x > high, high, x))

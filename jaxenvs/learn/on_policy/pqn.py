@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import Environment, static, struct
-from jaxenvs.learn.interfaces import Arrays, OnPolicyNetwork
+from jaxenvs.learn.interfaces import Arrays, Number
 from jaxenvs.learn.networks.actor_critic import ActionHead, Activation, FlattenExtractor, linear
 from jaxenvs.learn.networks.distributions import Categorical
 from jaxenvs.learn.networks.pickling import PicklableActivation
@@ -94,7 +94,7 @@ class PQNNetwork(PicklableActivation):
         values = self.values(params, observation)
         return epsilon_greedy(values, params[RATE]), values.max(axis=-1)
 
-    def exploring(self, params: dict[str, jax.Array], rate: Any) -> dict[str, jax.Array]:
+    def exploring(self, params: dict[str, jax.Array], rate: Number) -> dict[str, jax.Array]:
         """Return the parameters with which a share `rate` of the actions is random."""
         return params | {RATE: jnp.full_like(params[RATE], rate)}
 
@@ -125,13 +125,13 @@ class PQN(MinibatchSettings):
     STATISTICS: ClassVar[tuple[str, ...]] = ("loss", "q_values")
 
     n_steps: int = static(default=32)
-    learning_rate: Any = 2.5e-4
-    gae_lambda: Any = 0.65
-    max_grad_norm: Any = 10.0
+    learning_rate: Number | dict[str, Any] = 2.5e-4
+    gae_lambda: Number = 0.65
+    max_grad_norm: Number | None = 10.0
     normalize_advantage: bool = static(default=False)
     batch_size: int = static(default=128)
     n_epochs: int = static(default=2)
-    exploration_rate: Any = 0.1
+    exploration_rate: Number = 0.1
 
     def check_network(self, network: object) -> None:
         """Raise unless the network has values of all actions.
@@ -146,8 +146,8 @@ class PQN(MinibatchSettings):
         """Return the parameters that act, with the present share of random actions."""
         return network.exploring(params, self.exploration_rate)
 
-    def _loss(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
-        values: jax.Array = network.values(params, batch.observation)  # type: ignore[attr-defined]
+    def _loss(self, network: Any, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
+        values: jax.Array = network.values(params, batch.observation)
         # Compare with every action rather than index, because the gradient of indexing would be a scatter.
         chosen = batch.action[:, None].astype(jnp.int32) == jnp.arange(values.shape[1], dtype=jnp.int32)
         value = jnp.sum(jnp.where(chosen, values, 0), axis=1)

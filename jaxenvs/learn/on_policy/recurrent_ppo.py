@@ -48,7 +48,7 @@ class RecurrentPPO(PPO):
         rollout: Rollout,
         key: jax.Array,
         permutations: jax.Array | None = None,
-    ) -> tuple[LearnerState, dict[str, Any]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """Run all epochs of gradient steps on a rollout, as PPO does.
 
         Args:

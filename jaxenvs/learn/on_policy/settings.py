@@ -10,7 +10,7 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import require_divisible
-from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.interfaces import Number, OnPolicyNetwork
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.on_policy.collecting import Rollout
 from jaxenvs.learn.optimization import ADAM
@@ -44,10 +44,10 @@ class OnPolicySettings(Settings):
     MASKS: ClassVar[bool] = False
 
     n_steps: int = static(default=2048)
-    gae_lambda: Any = 0.95
-    ent_coef: Any = 0.0
-    vf_coef: Any = 0.5
-    max_grad_norm: Any = 0.5
+    gae_lambda: Number = 0.95
+    ent_coef: Number = 0.0
+    vf_coef: Number = 0.5
+    max_grad_norm: Number | None = 0.5
     normalize_advantage: bool = static(default=True)
     sde_sample_freq: int = static(default=1)
 
@@ -67,7 +67,7 @@ class OnPolicySettings(Settings):
         state: LearnerState,
         rollout: Rollout,
         key: jax.Array,
-    ) -> tuple[LearnerState, dict[str, Any]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """Learn from one rollout. A pure function of the settings and its arguments.
 
         Args:

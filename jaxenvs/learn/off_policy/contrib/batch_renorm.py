@@ -8,7 +8,6 @@ ones: the difference is clipped, and gets no gradient.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +21,11 @@ def renormalize(
     variance: jax.Array,
     scale: jax.Array,
     bias: jax.Array,
-    momentum: Any,
-    eps: Any,
-    warmup_steps: Any,
-    rmax: Any,
-    dmax: Any,
+    momentum: float,
+    eps: float,
+    warmup_steps: float,
+    rmax: float,
+    dmax: float,
 ) -> jax.Array:
     """Normalize features in evaluation, by the running statistics.
 
@@ -60,11 +59,11 @@ class BatchStatistics:
         variance: jax.Array,
         scale: jax.Array,
         bias: jax.Array,
-        momentum: Any,
-        eps: Any,
-        warmup_steps: Any,
-        rmax: Any,
-        dmax: Any,
+        momentum: float,
+        eps: float,
+        warmup_steps: float,
+        rmax: float,
+        dmax: float,
     ) -> jax.Array:
         """Normalize a batch in training, with the arguments of the function `renormalize`."""
         is_warm = self.steps[len(self._new) // 2] > warmup_steps

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import Environment, static, struct
-from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.interfaces import Arrays, Number
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.networks.actor_critic import Activation, linear
 from jaxenvs.learn.networks.distributions import SquashedGaussian
@@ -21,6 +21,7 @@ from jaxenvs.learn.off_policy.policies import (
     ContinuousCritic,
     OffPolicyPolicy,
     Params,
+    Perceptron,
     SACPolicy,
     SquashedActor,
 )
@@ -148,7 +149,7 @@ class CrossQPolicy(ActorCriticPolicy):
             net_arch = {"pi": (256, 256), "qf": (1024, 1024)}
         like = SACPolicy.of(env, net_arch, activation, n_critics)
 
-        def renormalized(network: Any) -> RenormPerceptron:
+        def renormalized(network: Perceptron) -> RenormPerceptron:
             return RenormPerceptron(network.name, network.sizes, activation, network.is_hidden, **numbers)
 
         actor = CrossQActor(like.actor.extractor, renormalized(like.actor.latent_pi), like.actor.size)
@@ -183,19 +184,19 @@ class CrossQ(SAC):
         f"{name}_{part}" for name in ("actor", "critic") for part in ("statistics", "steps")
     )
 
-    learning_rate: Any = 1e-3
+    learning_rate: Number | dict[str, Any] = 1e-3
     policy_delay: int = static(default=3)
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
         """Return SAC's optimizers; by default, Adam with the first beta of the paper's implementation, 0.5."""
         return super().optimizers(optax.scale_by_adam(b1=0.5) if optimizer is None else optimizer)
 
-    def _distribution(self, policy: Any, params: Any, observation: Arrays) -> Any:
+    def _distribution(self, policy: OffPolicyPolicy, params: Any, observation: Arrays) -> Any:
         return policy.actor.apply(params["actor"], observation, _of(params, "actor_statistics"))
 
     def _update(
         self,
-        policy: Any,
+        policy: OffPolicyPolicy,
         optimizers: Optimizers,
         state: LearnerState,
         batch: Transitions,
@@ -206,7 +207,7 @@ class CrossQ(SAC):
         before, size = state.targets, batch.reward.shape[0]
         distribution = self._distribution(policy, self.acting_params(state), batch.next_observation)
         next_action, next_log_prob = distribution.sample_and_log_prob(next_noise)
-        ent_coef: Any = jnp.asarray(self.ent_coef, next_log_prob.dtype)
+        ent_coef = jnp.asarray(self.ent_coef, next_log_prob.dtype)
         if self.auto_ent_coef:
             ent_coef = jnp.exp(state.params["log_ent_coef"][0])
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import Environment, struct
-from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.interfaces import Arrays, Number
 from jaxenvs.learn.learner_state import Optimizers
 from jaxenvs.learn.networks.actor_critic import ActionHead, Activation
 from jaxenvs.learn.off_policy.contrib.quantiles import quantile_huber_loss
@@ -80,22 +80,22 @@ class QRDQN(DQN):
     NETWORKS: ClassVar[tuple[str, ...]] = ("quantile_net",)
     TARGETS: ClassVar[tuple[str, ...]] = ("quantile_net",)
 
-    learning_rate: Any = 5e-5
-    exploration_fraction: Any = 0.005
-    exploration_final_eps: Any = 0.01
-    max_grad_norm: Any = None
+    learning_rate: Number | dict[str, Any] = 5e-5
+    exploration_fraction: Number = 0.005
+    exploration_final_eps: Number = 0.01
+    max_grad_norm: Number | None = None
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
         """Return an optimizer for each network; by default, Adam with the paper's epsilon, 0.01 / batch_size."""
         return super().optimizers(optax.scale_by_adam(eps=0.01 / self.batch_size) if optimizer is None else optimizer)
 
-    def values(self, policy: Any, params: Any, observation: Arrays) -> jax.Array:
+    def values(self, policy: OffPolicyPolicy, params: Any, observation: Arrays) -> jax.Array:
         """Return the value of each action, (batch, n): the mean of its quantiles."""
         quantiles: jax.Array = policy.quantile_net.apply(params["quantile_net"], observation)
         return quantiles.mean(1)
 
     def _loss_of(
-        self, policy: Any, targets: Mapping[str, Any], batch: Transitions
+        self, policy: OffPolicyPolicy, targets: Mapping[str, Any], batch: Transitions
     ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
         """Return the loss as a function of the parameters, as DQN does."""
 

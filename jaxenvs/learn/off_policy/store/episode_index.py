@@ -26,11 +26,11 @@ class Episodes:
         the write; a read before it would make XLA write into a copy of `extent`.
     """
 
-    extent: Any
-    begin: Any
-    first: Any
-    count: Any
-    oldest: Any
+    extent: jax.Array
+    begin: jax.Array
+    first: jax.Array
+    count: jax.Array
+    oldest: jax.Array
 
     @classmethod
     def create(cls, capacity: int, num_envs: int) -> Self:
@@ -46,8 +46,7 @@ class Episodes:
     @property
     def capacity(self) -> int:
         """Number of rows."""
-        capacity: int = self.extent.shape[0]
-        return capacity
+        return self.extent.shape[0]
 
     def add(self, row: jax.Array, done: jax.Array) -> Self:
         """Return the index after a row was written, which may have replaced an older row.
@@ -97,7 +96,7 @@ class Episodes:
         """
         flat = self.extent.reshape(-1)
 
-        def at(rows: jax.Array) -> Any:
+        def at(rows: jax.Array) -> jax.Array:
             return flat.at[rows * self.extent.shape[1] + env_indices].get(mode="clip")
 
         age = jnp.maximum(at(rows), 0)
@@ -105,5 +104,4 @@ class Episodes:
         length = -at(begin)
         least = {"future": age, "final": length - 1, "episode": jnp.zeros_like(age)}[strategy]
         ahead = (bits % jnp.maximum(length - least, 1).astype(jnp.uint32)).astype(jnp.int32)
-        row: jax.Array = (begin + least + ahead) % self.capacity
-        return row
+        return (begin + least + ahead) % self.capacity

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -16,12 +16,13 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
+from jaxenvs.learn.interfaces import Number
 from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
 
 STRATEGIES = ("future", "final", "episode")
 GOALS = ("achieved_goal", "desired_goal")
 # Returns the reward for an achieved goal, a desired goal and an info, as the method of an environment with goals.
-ComputeReward = Callable[[Any, Any, Any], jax.Array]
+ComputeReward = Callable[[jax.Array, jax.Array, Mapping[str, object]], jax.Array]
 
 
 @struct
@@ -49,7 +50,7 @@ class Hindsight:
         """Return how many transitions of a batch get other goals."""
         return int((1 - 1 / (self.n_sampled_goal + 1)) * batch_size)
 
-    def transitions(self, replay: Replay, bits: jax.Array, gamma: Any, compute_reward: ComputeReward) -> Transitions:
+    def transitions(self, replay: Replay, bits: jax.Array, gamma: Number, compute_reward: ComputeReward) -> Transitions:
         """Sample a batch from whole episodes, in which the first transitions have other goals, with their rewards.
 
         Args:
@@ -93,7 +94,7 @@ def require_goals(env: Any) -> ComputeReward:
     return compute_reward
 
 
-def require_goal_space(space: Any) -> None:
+def require_goal_space(space: object) -> None:
     """Raise unless observations of the space have goals."""
     names = sorted(getattr(space, "spaces", None) or ())
     if not {*Hindsight.NAMES} <= {*names}:

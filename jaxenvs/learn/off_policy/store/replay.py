@@ -8,11 +8,11 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
 from jaxenvs import arguments
 from jaxenvs.environment import struct
-from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.jax_names import partition_spec
+from jaxenvs.learn.interfaces import Arrays, Number
 from jaxenvs.learn.off_policy.store.episode_index import Episodes
 
 # Name of the metric from which priorities are computed: the critics' distances from their targets before an update.
@@ -38,7 +38,7 @@ class Transitions:
     reward: jax.Array
     next_observation: Arrays
     discount: jax.Array
-    weight: Any = None
+    weight: jax.Array | None = None
 
     def weighted(self, losses: jax.Array) -> jax.Array:
         """Multiply losses of each transition, (..., batch), by their weights, if there are any."""
@@ -80,7 +80,7 @@ class Replay:
 
     def layout(self, sharded: Any, same: Any) -> Self:
         """Return a prefix of this pytree: environments, the second axis of rows, are divided over devices."""
-        rows: Any = PartitionSpec(None, *sharded)  # type: ignore[no-untyped-call]
+        rows: Any = partition_spec(None, *sharded)
         episodes = None if self.episodes is None else self.episodes.layout(sharded, rows)
         return type(self)(*(rows,) * 6, position=same, size=same, episodes=episodes)
 
@@ -99,7 +99,7 @@ class Replay:
         num_envs = action.shape[0]
         capacity = arguments.positive_int("capacity", capacity, arguments.MOST // num_envs)
 
-        def empty(leaf: Any) -> jax.Array:
+        def empty(leaf: jax.Array) -> jax.Array:
             return jnp.zeros((capacity, num_envs, *leaf.shape[1:]), leaf.dtype)
 
         return cls(
@@ -188,7 +188,7 @@ class Replay:
         self,
         rows: jax.Array,
         env_indices: jax.Array,
-        gamma: Any,
+        gamma: Number,
         n_steps: int = 1,
         reward_of: Callable[[jax.Array], jax.Array] = lambda reward: reward,
     ) -> Transitions:
@@ -222,7 +222,7 @@ class Replay:
         self,
         rows: jax.Array,
         env_indices: jax.Array,
-        gamma: Any,
+        gamma: Number,
         n_steps: int,
         reward_of: Callable[[jax.Array], jax.Array],
     ) -> Transitions:
