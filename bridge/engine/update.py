@@ -24,7 +24,7 @@ from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import bound, cached_by_device
 from jaxenvs.learn import LearnerState, OffPolicySettings, OnPolicySettings, Rollout, Transitions
 from jaxenvs.learn.devices import layouts, own_key, run_on
-from jaxenvs.learn.interfaces import Number, OnPolicyNetwork
+from jaxenvs.learn.interfaces import OnPolicyNetwork, Real
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.store.replay import TD_ERRORS
 
@@ -170,7 +170,7 @@ def is_large(learner: Learner, buffer: RolloutBuffer, settings: object) -> bool:
     return learner.is_large(min(getattr(settings, "batch_size", size), size))
 
 
-def _transitions(sample: Any, action_space: Space, gamma: Number, from_host: Callable[[Any], Any]) -> Transitions:
+def _transitions(sample: Any, action_space: Space, gamma: Real, from_host: Callable[[Any], Any]) -> Transitions:
     """Return a sample of SB3's replay buffer as the compiled update takes it; `from_host` converts observations."""
     discounts = getattr(sample, "discounts", None)
     continues = 1 - _array(sample.dones)[:, 0]

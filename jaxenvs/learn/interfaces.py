@@ -18,7 +18,7 @@ from jaxenvs.vector import VectorTimeStep
 
 Array: TypeAlias = jax.Array | np.ndarray
 # A number, which may be traced.
-Number: TypeAlias = float | Array
+Real: TypeAlias = float | Array
 
 # A batch of observations of environments: an array, or a mapping or tuple of them for a Dict or Tuple space.
 Arrays: TypeAlias = "Array | Mapping[str, Arrays] | tuple[Arrays, ...]"

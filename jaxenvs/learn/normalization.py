@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -170,12 +169,7 @@ def _is_moments(node: object) -> bool:
     return node is None or isinstance(node, Moments)
 
 
-def _map_normalized(
-    function: Callable[[Moments, jax.Array], object],
-    moments: Any,
-    observation: Arrays,
-    otherwise: Callable[[jax.Array], object],
-) -> Any:
+def _map_normalized(function: Any, moments: Any, observation: Arrays, otherwise: Any) -> Any:
     """Map `function(moments, leaf)` where there are moments, else `otherwise(leaf)`, in the observation's structure."""
     return jax.tree.map(
         lambda m, leaf: otherwise(leaf) if m is None else function(m, leaf), moments, observation, is_leaf=_is_moments

@@ -18,7 +18,7 @@ import optax
 
 from jaxenvs.compilation.default_device import platform
 from jaxenvs.learn.devices import pmean
-from jaxenvs.learn.interfaces import Number
+from jaxenvs.learn.interfaces import Real
 
 # Adam as Stable-Baselines3 sets it. As in all optimizers here, the learning rate is left out:
 # `apply_gradients` multiplies by it.
@@ -142,7 +142,7 @@ _split.defvjp(_split_fwd, _join)
 def apply_gradients(
     optimizer: optax.GradientTransformation,
     learning_rate: Any,
-    max_grad_norm: Number | None,
+    max_grad_norm: Real | None,
     params: Any,
     state: Any,
     gradient: Any,

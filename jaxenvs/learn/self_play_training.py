@@ -79,7 +79,7 @@ def self_play(
     return SelfPlayResult(state, metrics, _pool(training, members, numbers, chance))
 
 
-def _pool(training: Training, members: Any, numbers: jax.Array, chance: Any) -> Opponents:
+def _pool(training: Training, members: Any, numbers: jax.Array, chance: float) -> Opponents:
     is_chance, is_copy = jnp.arange(len(numbers)) == 0, numbers > 0
     weights = jnp.where(is_chance, chance, (1 - chance) * is_copy / jnp.sum(is_copy))
     return Opponents(members, weights, is_chance, _logits(training.network))

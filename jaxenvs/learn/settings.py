@@ -17,7 +17,7 @@ from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.jax_names import is_traced
 from jaxenvs.learn.devices import require_divisible
-from jaxenvs.learn.interfaces import Number
+from jaxenvs.learn.interfaces import Real
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.optimization import apply_gradients
 
@@ -46,8 +46,8 @@ class Settings:
     OPTIMIZER: ClassVar[optax.GradientTransformation]
 
     # All algorithms have these settings, and may change the defaults.
-    learning_rate: Number | dict[str, Any] = 3e-4
-    gamma: Number = 0.99
+    learning_rate: Real | dict[str, Any] = 3e-4
+    gamma: Real = 0.99
     axis_name: str | None = static(default=None)
 
     @property
@@ -145,7 +145,7 @@ class Settings:
         state: LearnerState,
         name: str,
         gradient: jax.Array,
-        max_grad_norm: Number | None = None,
+        max_grad_norm: Real | None = None,
     ) -> LearnerState:
         """Return the state after one step of one network."""
         rate = self.learning_rate[name] if isinstance(self.learning_rate, dict) else self.learning_rate

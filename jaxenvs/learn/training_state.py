@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
 from jaxenvs.environment import static, struct
 from jaxenvs.jax_names import setting
 from jaxenvs.learn import devices
 from jaxenvs.learn.devices import all_gather
-from jaxenvs.learn.interfaces import CollectorState
+from jaxenvs.learn.interfaces import CollectorState, Step
 from jaxenvs.learn.learner_state import LearnerState
 from jaxenvs.learn.normalization import Normalizer
 from jaxenvs.learn.settings import Settings
@@ -21,6 +22,7 @@ from jaxenvs.vector import VectorEnv, VectorTimeStep
 
 # Over how many episodes `episode_return` is a mean: the default of SB3's `stats_window_size`.
 WINDOW = 100
+S = TypeVar("S", bound="TrainingState")
 
 
 @struct
@@ -145,7 +147,7 @@ class TrainingState:
         return dataclasses.replace(self, learner=same, collector=collector, key=same, iteration=same, recent=same)
 
 
-def place(state: Any, mesh: Any) -> Any:
+def place(state: S, mesh: Mesh | None) -> S:
     """Copy a state to the devices of a mesh, for `advance` to continue. All processes call it, with the same state.
 
     Args:
@@ -171,7 +173,7 @@ def start(training: TrainingSetup, key: jax.Array, params: Any = None) -> tuple[
     return params, CollectorState((env_state, normalizer), observation), key
 
 
-def normalized_step(venv: VectorEnv, axis_name: str | None = None) -> Any:
+def normalized_step(venv: VectorEnv, axis_name: str | None = None) -> Step:
     """Return a step of the environments with their normalizer, if any, whose further output is the raw TimeStep."""
 
     def step(state: tuple[Any, Normalizer | None], action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:

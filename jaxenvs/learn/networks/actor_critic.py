@@ -107,7 +107,7 @@ class ActionHead:
 
     @property
     def size(self) -> int:
-        """Number of outputs of the network that the head takes."""
+        """Real of outputs of the network that the head takes."""
         return sum(self.sizes)
 
     def distribution(self, numbers: jax.Array, log_std: jax.Array | None, mask: Array | None = None) -> Distribution:
@@ -246,7 +246,7 @@ class ActorCritic(PicklableActivation):
 
     @property
     def _inputs(self) -> int:
-        """Number of inputs of the first layers."""
+        """Real of inputs of the first layers."""
         return self.extractor.size
 
     def _layers(self) -> list[tuple[str, int, int, float]]:

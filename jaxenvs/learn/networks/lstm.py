@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ CRITICS = ("own", "shared", "none")
 # four where sequences are long (9.1 instead of 12.5 ms), and no more where there are six sequences (8.8 and 9.5 ms).
 MOST_SLOTS, ROWS_PER_SLOT = 16, 64
 
+Carry = tuple[jax.Array, jax.Array, jax.Array]
+
 
 def no_memory(num_envs: int, layers: int, size: int, dtype: DTypeLike) -> dict[str, Memory]:
     """Return the zero recurrent states before the first step."""
@@ -28,9 +31,7 @@ def no_memory(num_envs: int, layers: int, size: int, dtype: DTypeLike) -> dict[s
     return {name: (zeros, zeros) for name in ("pi", "vf")}
 
 
-def remember(
-    params: Mapping[str, jax.Array], pi: jax.Array, vf: jax.Array, seen: Recalled, critic: str
-) -> dict[str, Memory]:
+def remember(params: Mapping[str, jax.Array], pi: Any, vf: Any, seen: Recalled, critic: str) -> dict[str, Memory]:
     """Return the recurrent states after a step of each row.
 
     Args:
@@ -173,9 +174,7 @@ def _forward(
     zeros = jnp.zeros((num_slots, size), gates.dtype)
     transposed = optimization_barrier(weight.T)
 
-    def advance(
-        time: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def advance(time: jax.Array, carry: Carry) -> Carry:
         h, c, kept = carry
         rows = _rows(first, time, rows_of_all)
         new = begins[jnp.minimum(rows, rows_of_all - 1)][:, None]
@@ -231,9 +230,7 @@ def _backward(residuals: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[ja
     rows_of_all, size = hidden.shape
     zeros = jnp.zeros((first.shape[0] - 1, size), gradient.dtype)
 
-    def go_back(
-        step: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def go_back(step: jax.Array, carry: Carry) -> Carry:
         dh, dc, of_gates = carry
         rows = _rows(first, length - 1 - step, rows_of_all)
         there = (rows < rows_of_all)[:, None]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.interfaces import Arrays, Number
+from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, on_vectors
@@ -44,15 +44,15 @@ class DQN(OffPolicySettings):
     NETWORKS: ClassVar[tuple[str, ...]] = ("q_net",)
     TARGETS: ClassVar[tuple[str, ...]] = ("q_net",)
 
-    learning_rate: Number | dict[str, Any] = 1e-4
+    learning_rate: Real | dict[str, Any] = 1e-4
     batch_size: int = static(default=32)
-    tau: Number = 1.0
+    tau: Real = 1.0
     train_freq: int = static(default=4)
-    target_update_interval: Number = 10_000
-    exploration_fraction: Number = 0.1
-    exploration_initial_eps: Number = 1.0
-    exploration_final_eps: Number = 0.05
-    max_grad_norm: Number | None = 10.0
+    target_update_interval: Real = 10_000
+    exploration_fraction: Real = 0.1
+    exploration_initial_eps: Real = 1.0
+    exploration_final_eps: Real = 0.05
+    max_grad_norm: Real | None = 10.0
 
     def check(self) -> None:
         """Raise if a setting is invalid."""
@@ -61,7 +61,7 @@ class DQN(OffPolicySettings):
             got = arguments.type_name(self.action_noise)
             raise ValueError(f"action_noise must be None, because DQN's actions are Discrete, got a {got}.")
 
-    def exploration_rate(self, progress: Number) -> jax.Array:
+    def exploration_rate(self, progress: Real) -> jax.Array:
         """Return the share of random actions.
 
         Args:
@@ -87,7 +87,7 @@ class DQN(OffPolicySettings):
         return values
 
     def explore(
-        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Number
+        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Real
     ) -> jax.Array:
         """Return random actions with probability `exploration_rate(progress)`, else greedy ones."""
         greedy = jnp.argmax(self.values(policy, params, observation), axis=1).astype(random.dtype)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxenvs.environment import struct
 from jaxenvs.jax_names import shape_and_dtype
 from jaxenvs.learn.devices import all_of, axis_size, own_key
-from jaxenvs.learn.interfaces import CollectorState, Number, Step
+from jaxenvs.learn.interfaces import CollectorState, Real, Step
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.normalization import Normalizer
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
@@ -142,7 +142,7 @@ class Iteration:
         noise: Noise,
         index: jax.Array,
         num_timesteps: jax.Array,
-        progress: Number,
+        progress: Real,
         normalizer: Normalizer | None = None,
     ) -> tuple[ExplorationState, Any]:
         """Act for one step in every environment, and store it.
@@ -232,7 +232,7 @@ def choose(
     noise: tuple[Any, jax.Array, Any],
     noise_state: Any,
     num_timesteps: jax.Array,
-    progress: Number,
+    progress: Real,
 ) -> tuple[jax.Array, Any]:
     """Return the actions of one step, and the next state of the action noise.
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
-from jaxenvs.learn.interfaces import Array, Number
+from jaxenvs.learn.interfaces import Array, Real
 
 
 @struct
@@ -17,8 +17,8 @@ class NormalActionNoise:
       mean, sigma: of the noise on actions in [-1, 1]; numbers, or one for each dimension of an action.
     """
 
-    mean: Number
-    sigma: Number
+    mean: Real
+    sigma: Real
 
     def init(self, like: jax.Array) -> None:
         """Return the state before the first step; `like`: actions of all environments, (num_envs, n)."""
@@ -44,11 +44,11 @@ class OrnsteinUhlenbeckActionNoise:
       initial_noise: the noise at the beginning of each episode.
     """
 
-    mean: Number
-    sigma: Number
-    theta: Number = 0.15
-    dt: Number = 1e-2
-    initial_noise: Number = 0.0
+    mean: Real
+    sigma: Real
+    theta: Real = 0.15
+    dt: Real = 1e-2
+    initial_noise: Real = 0.0
 
     def init(self, like: jax.Array) -> jax.Array:
         """Return the state before the first step; `like`: actions of all environments, (num_envs, n)."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import Environment
-from jaxenvs.learn.interfaces import Arrays, Number
+from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.networks.actor_critic import ActionHead, Activation, FlattenExtractor, linear
 from jaxenvs.learn.networks.distributions import SquashedGaussian
 from jaxenvs.learn.networks.pickling import PicklableActivation
@@ -24,6 +24,7 @@ from jaxenvs.learn.networks.pickling import PicklableActivation
 LOG_STD_MIN, LOG_STD_MAX = -20, 2
 
 Params = dict[str, jax.Array]
+Layers = tuple[int, ...]
 
 
 class OffPolicyPolicy:
@@ -70,7 +71,7 @@ class OffPolicyPolicy:
         }
 
 
-def polyak_update(target: Any, params: Any, tau: Number) -> Any:
+def polyak_update(target: Any, params: Any, tau: Real) -> Any:
     """Apply a Polyak update: a share `tau` of the parameters and the rest of the target."""
     # Not (1 - tau) * target + tau * params: compilers round one of two products only once, and not always the same one.
     return jax.tree.map(lambda old, new: old - tau * old + tau * new, target, params)
@@ -300,9 +301,7 @@ def _critic(
     return ContinuousCritic(extractor, tuple(Perceptron(f"qf{i}", sizes, activation) for i in range(n_critics)))
 
 
-def _net_arch(
-    net_arch: tuple[int, ...] | Mapping[str, tuple[int, ...]],
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _net_arch(net_arch: Layers | Mapping[str, Layers]) -> tuple[Layers, Layers]:
     pi, qf = (net_arch["pi"], net_arch["qf"]) if isinstance(net_arch, Mapping) else (net_arch, net_arch)
     return tuple(pi), tuple(qf)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.interfaces import Arrays, Number
+from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.networks.distributions import StateDependentGaussian
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, SACPolicy
@@ -46,10 +46,10 @@ class SAC(OffPolicySettings):
     NETWORKS: ClassVar[tuple[str, ...]] = ("actor", "critic")
     TARGETS: ClassVar[tuple[str, ...]] = ("critic",)
 
-    ent_coef: Number = 1.0
+    ent_coef: Real = 1.0
     auto_ent_coef: bool = static(default=True)
-    target_entropy: Number | None = None
-    target_update_interval: Number = 1
+    target_entropy: Real | None = None
+    target_update_interval: Real = 1
     sde_sample_freq: int = static(default=-1)
     use_sde_at_warmup: bool = static(default=False)
 
@@ -92,7 +92,7 @@ class SAC(OffPolicySettings):
         return noise if repeat == 1 else noise[jnp.arange(num) // repeat]
 
     def explore(
-        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Number
+        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Real
     ) -> jax.Array:
         """Sample actions of the policy, from the noise of one step."""
         action: jax.Array = self._distribution(policy, params, observation).sample(noise)

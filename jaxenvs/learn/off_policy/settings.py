@@ -14,7 +14,7 @@ import optax
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import pmean, require_divisible
-from jaxenvs.learn.interfaces import Arrays, Number
+from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
@@ -64,7 +64,7 @@ class OffPolicySettings(Settings):
     buffer_size: int = static(default=1_000_000)
     learning_starts: int = static(default=100)
     batch_size: int = static(default=256)
-    tau: Number = 0.005
+    tau: Real = 0.005
     train_freq: int = static(default=1)
     gradient_steps: int = static(default=1)
     n_steps: int = static(default=1)
@@ -245,7 +245,7 @@ class OffPolicySettings(Settings):
         observation: Arrays,
         noise: Any,
         random: jax.Array,
-        progress: Number,
+        progress: Real,
     ) -> jax.Array:
         """Return the actions to take, without action noise, as the store holds them.
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.interfaces import Arrays, Number
+from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, TD3Policy
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
@@ -41,10 +41,10 @@ class TD3(OffPolicySettings):
     TARGETS: ClassVar[tuple[str, ...]] = ("actor", "critic")
     DELAYED: ClassVar[tuple[str, ...]] = ("actor_loss",)
 
-    learning_rate: Number | dict[str, Any] = 1e-3
+    learning_rate: Real | dict[str, Any] = 1e-3
     policy_delay: int = static(default=2)
-    target_policy_noise: Number = 0.2
-    target_noise_clip: Number = 0.5
+    target_policy_noise: Real = 0.2
+    target_noise_clip: Real = 0.5
 
     def noise(
         self, policy: OffPolicyPolicy, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int
@@ -53,7 +53,7 @@ class TD3(OffPolicySettings):
         return jax.random.normal(key, (num, *batch.action.shape), jax.tree.leaves(params)[0].dtype)
 
     def explore(
-        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Number
+        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Real
     ) -> jax.Array:
         """Return the actions of the deterministic policy."""
         action: jax.Array = policy.actor.apply(params["actor"], observation)
@@ -115,5 +115,5 @@ class DDPG(TD3):
     """
 
     policy_delay: int = static(default=1)
-    target_policy_noise: Number = 0.1
-    target_noise_clip: Number = 0.0
+    target_policy_noise: Real = 0.1
+    target_noise_clip: Real = 0.0

@@ -11,7 +11,7 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn import devices
-from jaxenvs.learn.interfaces import Number, OnPolicyNetwork
+from jaxenvs.learn.interfaces import OnPolicyNetwork, Real
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
@@ -32,8 +32,8 @@ class A2C(OnPolicySettings):
     OPTIMIZER: ClassVar[optax.GradientTransformation] = RMSPROP
 
     n_steps: int = static(default=5)
-    learning_rate: Number | dict[str, Any] = 7e-4
-    gae_lambda: Number = 1.0
+    learning_rate: Real | dict[str, Any] = 7e-4
+    gae_lambda: Real = 1.0
     normalize_advantage: bool = static(default=False)
 
     def update(

@@ -14,17 +14,7 @@ from jaxenvs.compilation.default_device import platform
 from jaxenvs.environment import struct
 from jaxenvs.jax_names import partition_spec
 from jaxenvs.learn import devices
-from jaxenvs.learn.interfaces import (
-    Array,
-    Arrays,
-    CollectorState,
-    Masked,
-    Number,
-    Observation,
-    OnPolicyNetwork,
-    Recalled,
-    Step,
-)
+from jaxenvs.learn.interfaces import Arrays, CollectorState, Masked, Observation, OnPolicyNetwork, Real, Recalled, Step
 from jaxenvs.transformations import varying
 from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_where
 from jaxenvs.wrappers.action_masker import action_masks
@@ -68,9 +58,9 @@ def collect(
     key: jax.Array,
     n_steps: int,
     *,
-    gamma: Number,
-    gae_lambda: Number,
-    gae_gamma: Number | None = None,
+    gamma: Real,
+    gae_lambda: Real,
+    gae_gamma: Real | None = None,
     sde_sample_freq: int = 1,
 ) -> tuple[CollectorState, Rollout, Any]:
     """Act for `n_steps` steps in every environment, and compute advantages.
@@ -124,11 +114,7 @@ def collect(
 
 
 def values_of_steps(
-    network: OnPolicyNetwork,
-    params: Any,
-    observation: Observation,
-    truncated: jax.Array,
-    final_observation: Observation,
+    network: OnPolicyNetwork, params: Any, observation: Observation, truncated: Any, final_observation: Observation
 ) -> tuple[jax.Array, jax.Array]:
     """Return the values of all observations of a rollout, and of the last ones of truncated episodes, else 0.
 
@@ -155,9 +141,9 @@ def with_advantages(
     bootstrap: jax.Array,
     done: jax.Array,
     last: Observation,
-    gamma: Number,
-    gae_gamma: Number,
-    gae_lambda: Number,
+    gamma: Real,
+    gae_gamma: Real,
+    gae_lambda: Real,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the rewards with what follows a truncation, the advantages, and the returns of a rollout.
 
@@ -274,7 +260,7 @@ def in_chunks(rows: Callable[[Any], Any], inputs: Any) -> Any:
 
 
 def advantages(
-    reward: jax.Array, value: jax.Array, done: jax.Array, last_value: jax.Array, gamma: Number, gae_lambda: Number
+    reward: jax.Array, value: jax.Array, done: jax.Array, last_value: jax.Array, gamma: Real, gae_lambda: Real
 ) -> jax.Array:
     """Compute advantages by generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
@@ -291,7 +277,7 @@ def advantages(
     next_value = jnp.concatenate([value[1:], last_value[None]])
     delta = reward + gamma * next_value * going_on - value
 
-    def accumulate(following: jax.Array, step: tuple[jax.Array, Array]) -> tuple[jax.Array, jax.Array]:
+    def accumulate(following: jax.Array, step: tuple[jax.Array, Any]) -> tuple[jax.Array, jax.Array]:
         delta, decay = step
         advantage = delta + decay * following
         return advantage, advantage

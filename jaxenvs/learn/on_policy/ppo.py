@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
-from jaxenvs.learn.interfaces import Number, OnPolicyNetwork
+from jaxenvs.learn.interfaces import OnPolicyNetwork, Real
 from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.learn.on_policy.collecting import Rollout
 from jaxenvs.learn.on_policy.minibatches import MinibatchSettings
@@ -38,8 +38,8 @@ class PPO(MinibatchSettings):
         *("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction", "approx_kl", "loss"),
     )
 
-    clip_range: Number = 0.2
-    clip_range_vf: Number | None = None
+    clip_range: Real = 0.2
+    clip_range_vf: Real | None = None
     target_kl: Any = None
 
     @property
@@ -93,6 +93,6 @@ class PPO(MinibatchSettings):
         }
 
 
-def _clamp(x: jax.Array, low: Number, high: Number) -> jax.Array:
+def _clamp(x: jax.Array, low: Real, high: Real) -> jax.Array:
     """Clip with PyTorch's gradient, which is 1 at the bounds too: a clip range of 0 keeps the first step's gradient."""
     return jnp.where(x < low, low, jnp.where(x > high, high, x))

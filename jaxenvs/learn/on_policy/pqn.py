@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import Environment, static, struct
-from jaxenvs.learn.interfaces import Arrays, Number
+from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.networks.actor_critic import ActionHead, Activation, FlattenExtractor, linear
 from jaxenvs.learn.networks.distributions import Categorical
 from jaxenvs.learn.networks.pickling import PicklableActivation
@@ -94,7 +94,7 @@ class PQNNetwork(PicklableActivation):
         values = self.values(params, observation)
         return epsilon_greedy(values, params[RATE]), values.max(axis=-1)
 
-    def exploring(self, params: dict[str, jax.Array], rate: Number) -> dict[str, jax.Array]:
+    def exploring(self, params: dict[str, jax.Array], rate: Real) -> dict[str, jax.Array]:
         """Return the parameters with which a share `rate` of the actions is random."""
         return params | {RATE: jnp.full_like(params[RATE], rate)}
 
@@ -125,13 +125,13 @@ class PQN(MinibatchSettings):
     STATISTICS: ClassVar[tuple[str, ...]] = ("loss", "q_values")
 
     n_steps: int = static(default=32)
-    learning_rate: Number | dict[str, Any] = 2.5e-4
-    gae_lambda: Number = 0.65
-    max_grad_norm: Number | None = 10.0
+    learning_rate: Real | dict[str, Any] = 2.5e-4
+    gae_lambda: Real = 0.65
+    max_grad_norm: Real | None = 10.0
     normalize_advantage: bool = static(default=False)
     batch_size: int = static(default=128)
     n_epochs: int = static(default=2)
-    exploration_rate: Number = 0.1
+    exploration_rate: Real = 0.1
 
     def check_network(self, network: object) -> None:
         """Raise unless the network has values of all actions.

@@ -10,7 +10,7 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import require_divisible
-from jaxenvs.learn.interfaces import Number, OnPolicyNetwork
+from jaxenvs.learn.interfaces import OnPolicyNetwork, Real
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.on_policy.collecting import Rollout
 from jaxenvs.learn.optimization import ADAM
@@ -44,10 +44,10 @@ class OnPolicySettings(Settings):
     MASKS: ClassVar[bool] = False
 
     n_steps: int = static(default=2048)
-    gae_lambda: Number = 0.95
-    ent_coef: Number = 0.0
-    vf_coef: Number = 0.5
-    max_grad_norm: Number | None = 0.5
+    gae_lambda: Real = 0.95
+    ent_coef: Real = 0.0
+    vf_coef: Real = 0.5
+    max_grad_norm: Real | None = 0.5
     normalize_advantage: bool = static(default=True)
     sde_sample_freq: int = static(default=1)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import Environment, static, struct
-from jaxenvs.learn.interfaces import Arrays, Number
+from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.networks.actor_critic import Activation, linear
 from jaxenvs.learn.networks.distributions import SquashedGaussian
@@ -184,7 +184,7 @@ class CrossQ(SAC):
         f"{name}_{part}" for name in ("actor", "critic") for part in ("statistics", "steps")
     )
 
-    learning_rate: Number | dict[str, Any] = 1e-3
+    learning_rate: Real | dict[str, Any] = 1e-3
     policy_delay: int = static(default=3)
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:

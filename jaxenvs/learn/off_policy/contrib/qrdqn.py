@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import Environment, struct
-from jaxenvs.learn.interfaces import Arrays, Number
+from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.learner_state import Optimizers
 from jaxenvs.learn.networks.actor_critic import ActionHead, Activation
 from jaxenvs.learn.off_policy.contrib.quantiles import quantile_huber_loss
@@ -80,10 +80,10 @@ class QRDQN(DQN):
     NETWORKS: ClassVar[tuple[str, ...]] = ("quantile_net",)
     TARGETS: ClassVar[tuple[str, ...]] = ("quantile_net",)
 
-    learning_rate: Number | dict[str, Any] = 5e-5
-    exploration_fraction: Number = 0.005
-    exploration_final_eps: Number = 0.01
-    max_grad_norm: Number | None = None
+    learning_rate: Real | dict[str, Any] = 5e-5
+    exploration_fraction: Real = 0.005
+    exploration_final_eps: Real = 0.01
+    max_grad_norm: Real | None = None
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
         """Return an optimizer for each network; by default, Adam with the paper's epsilon, 0.01 / batch_size."""

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.interfaces import Number
+from jaxenvs.learn.interfaces import Real
 from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
 
 STRATEGIES = ("future", "final", "episode")
@@ -50,7 +50,7 @@ class Hindsight:
         """Return how many transitions of a batch get other goals."""
         return int((1 - 1 / (self.n_sampled_goal + 1)) * batch_size)
 
-    def transitions(self, replay: Replay, bits: jax.Array, gamma: Number, compute_reward: ComputeReward) -> Transitions:
+    def transitions(self, replay: Replay, bits: jax.Array, gamma: Real, compute_reward: ComputeReward) -> Transitions:
         """Sample a batch from whole episodes, in which the first transitions have other goals, with their rewards.
 
         Args:

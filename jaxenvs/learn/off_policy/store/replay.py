@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxenvs import arguments
 from jaxenvs.environment import struct
 from jaxenvs.jax_names import partition_spec
-from jaxenvs.learn.interfaces import Arrays, Number
+from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.off_policy.store.episode_index import Episodes
 
 # Name of the metric from which priorities are computed: the critics' distances from their targets before an update.
@@ -123,7 +123,7 @@ class Replay:
 
     @property
     def num_envs(self) -> int:
-        """Number of environments."""
+        """Real of environments."""
         num_envs: int = self.reward.shape[-1]
         return num_envs
 
@@ -188,7 +188,7 @@ class Replay:
         self,
         rows: jax.Array,
         env_indices: jax.Array,
-        gamma: Number,
+        gamma: Real,
         n_steps: int = 1,
         reward_of: Callable[[jax.Array], jax.Array] = lambda reward: reward,
     ) -> Transitions:
@@ -222,7 +222,7 @@ class Replay:
         self,
         rows: jax.Array,
         env_indices: jax.Array,
-        gamma: Number,
+        gamma: Real,
         n_steps: int,
         reward_of: Callable[[jax.Array], jax.Array],
     ) -> Transitions:
