@@ -212,8 +212,7 @@ def _returns(
             return is_unfinished
 
         begun = state, timestep, timestep.reward, ~timestep.done, jnp.zeros((), jnp.int32)
-        returns: jax.Array = jax.lax.while_loop(is_running, advance, begun)[2]
-        return returns
+        return jax.lax.while_loop(is_running, advance, begun)[2]
 
     found: jax.Array = jax.lax.map(play_pair, (pairs, jax.random.split(key, len(pairs))))
     return found

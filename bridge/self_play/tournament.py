@@ -140,8 +140,7 @@ def elo_of(points: np.ndarray) -> np.ndarray:
         strength = new
         if has_converged:
             break
-    ratings: np.ndarray = 400 * np.log10(strength)
-    return ratings
+    return 400 * np.log10(strength)
 
 
 def _interval(wins: np.ndarray, draws: np.ndarray, seed: int) -> np.ndarray:

@@ -92,8 +92,7 @@ class RecentEpisodes:
 
         def put(ring: jax.Array, values: jax.Array) -> jax.Array:
             with_spare = jnp.append(ring, jnp.zeros_like(ring[:1]))  # which takes what is not kept
-            written: jax.Array = with_spare.at[place].set(values.astype(ring.dtype))[:WINDOW]
-            return written
+            return with_spare.at[place].set(values.astype(ring.dtype))[:WINDOW]
 
         recent = RecentEpisodes(
             returns=put(self.returns, returns),

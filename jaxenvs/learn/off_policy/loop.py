@@ -60,8 +60,7 @@ def init(
         replay=_new_store(settings, collector.observation, like, mesh),
         action_noise=None if action_noise is None else action_noise.init(like),
     )
-    placed: OffPolicyTrainingState = place(state, mesh)
-    return placed
+    return place(state, mesh)
 
 
 def _new_store(settings: OffPolicySettings, observation: Observation, action: jax.Array, mesh: Mesh | None) -> Replay:

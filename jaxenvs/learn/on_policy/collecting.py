@@ -124,8 +124,7 @@ def values_of_steps(
     """
 
     def values(observation: Observation) -> jax.Array:
-        value: jax.Array = network.apply(params, observation)[1]
-        return value
+        return network.apply(params, observation)[1]
 
     value = in_chunks(values, observation)
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), final_observation)

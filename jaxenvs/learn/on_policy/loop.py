@@ -68,8 +68,7 @@ def init(training: TrainingSetup, key: jax.Array, params: Any = None, mesh: Mesh
         iteration=jnp.zeros((), jnp.int32),
         recent=RecentEpisodes.none(),
     )
-    placed: TrainingState = place(state, mesh)
-    return placed
+    return place(state, mesh)
 
 
 def advance(

@@ -84,8 +84,7 @@ class BatchStatistics:
         normal = (centred + d * root / r) * (1 / jnp.sqrt(batch_variance / r**2 + eps))
         following = mean + momentum * (batch_mean - mean), variance + momentum * (batch_variance - variance)
         self._new.extend(jax.lax.stop_gradient(following))
-        renormalized: jax.Array = normal * scale + bias
-        return renormalized
+        return normal * scale + bias
 
     @property
     def new(self) -> jax.Array:

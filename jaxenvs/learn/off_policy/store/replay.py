@@ -118,14 +118,12 @@ class Replay:
     @property
     def capacity(self) -> int:
         """Largest number of rows."""
-        capacity: int = self.reward.shape[-2]
-        return capacity
+        return self.reward.shape[-2]
 
     @property
     def num_envs(self) -> int:
         """Real of environments."""
-        num_envs: int = self.reward.shape[-1]
-        return num_envs
+        return self.reward.shape[-1]
 
     @property
     def is_ready(self) -> jax.Array:
