@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from jaxenvs import VectorEnv, VectorTimeStep
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import cached_by_device
 from jaxenvs.learn import Masked, Recalled
+from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.wrappers.action_masker import action_masks
 
 Network = ExportedPolicy | ExportedActor
@@ -55,11 +57,12 @@ def _episodes(
     env_keys = jax.vmap(jax.random.key)(seeds)
     policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(env_keys, jnp.uint32(DRAWS_OF_POLICY))
     named, recalls = unravel(network.module.inputs, parameters), hasattr(network, "recall")
+    recurrent: Any = network
 
     # One environment at a time, so that its random draws do not depend on the number of environments.
     def act(observation: Any, key: jax.Array, step: jax.Array) -> tuple[jax.Array, Any]:
         seen = jax.tree.map(lambda leaf: leaf[None], observation)
-        memory = network.recall(named, seen) if recalls else None  # type: ignore[union-attr]
+        memory = recurrent.recall(named, seen) if recalls else None
         action = _choose(network, deterministic, exploration_rate, network.distribution(named, seen), key, step)
         return action, jax.tree.map(lambda leaf: leaf[0], memory)
 
@@ -87,7 +90,7 @@ def _episodes(
         packed_state, wrapper_states, observation = begun
         state = packing.unpack(packed_state)
     nothing = (state.episode_return, state.episode_length, jnp.zeros_like(state.done), jnp.zeros_like(state.done))
-    memory = network.no_memory(named, venv.num_envs) if recalls else None  # type: ignore[union-attr]
+    memory = recurrent.no_memory(named, venv.num_envs) if recalls else None
     start = (state, wrapper_states, observation, memory, nothing, wanted, jnp.zeros((), jnp.int32))
     *_, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(is_running, advance, start)
     return returns, lengths, terminated, truncated | running
@@ -97,7 +100,7 @@ def _choose(
     network: Network,
     deterministic: bool,
     exploration_rate: jax.Array,
-    distribution: Any,
+    distribution: Distribution | Deterministic,
     key: jax.Array,
     step: jax.Array,
 ) -> jax.Array:
@@ -128,6 +131,6 @@ def _totals(
 
 
 @cached_by_device
-def compiled_function() -> Any:
+def compiled_function() -> Callable[..., tuple[jax.Array, ...]]:
     """Return the jitted function, one for each device, so that a similar evaluation does not compile again."""
     return jax.jit(_episodes, static_argnums=(0, 1, 2, 3, 4), compiler_options=compiler_options())

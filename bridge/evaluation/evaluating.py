@@ -182,7 +182,7 @@ def _at_once(
     return Evaluation(returns.astype(float), lengths.astype(int), terminated, truncated)
 
 
-def _environments(env: Any) -> tuple[VectorEnv, VecEnv]:
+def _environments(env: object) -> tuple[VectorEnv, VecEnv]:
     """Return the environments, whose number does not matter, and the VecEnv that presents them to a policy."""
     if isinstance(env, str):
         env = jaxenvs.make(env)
@@ -196,7 +196,8 @@ def _environments(env: Any) -> tuple[VectorEnv, VecEnv]:
             "env must be an id of jaxenvs.registered(), a jaxenvs Environment or VectorEnv, a VecEnv or a Gymnasium "
             f"environment, got a {type(env).__name__}."
         )
-    return env.unwrapped.venv, env  # type: ignore[attr-defined]
+    base: Any = env.unwrapped
+    return base.venv, env
 
 
 def _as_the_policy_sees(env: VecEnv, model: BaseAlgorithm | BasePolicy, policy: BasePolicy) -> VecEnv:
@@ -221,7 +222,7 @@ def _normalized(env: VecEnv, like: VecNormalize) -> VecEnv:
     return new
 
 
-def _shapes(space: Space) -> Any:
+def _shapes(space: Space) -> object:
     return {name: _shapes(part) for name, part in space.items()} if isinstance(space, spaces.Dict) else space.shape
 
 

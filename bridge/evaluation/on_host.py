@@ -38,7 +38,7 @@ def evaluate_on_host(
         venv = with_statistics(venv, trained_in)
     truncated: list[bool] = []
 
-    def keep(local: dict[str, Any], _: dict[str, Any]) -> None:
+    def keep(local: dict[str, Any], _: object) -> None:
         if local["done"]:
             truncated.append(bool(local["info"].get("TimeLimit.truncated", False)))
 

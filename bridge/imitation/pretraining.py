@@ -101,8 +101,8 @@ def pretrain(
 
 def _fit(
     plan: Any,
-    train: Any,
-    test: Any,
+    train: tuple[Any, np.ndarray],
+    test: tuple[Any, np.ndarray],
     rng: np.random.Generator,
     n_epochs: int,
     batch_size: int,
@@ -134,10 +134,10 @@ def _fit(
 
 
 @cached_by_device
-def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[..., jax.Array]]:
     """Return the functions of an epoch of gradient steps, and of the loss of held-out rows."""
 
-    def loss_of(params: Any, statistics: list[Any], observation: Any, action: Any) -> jax.Array:
+    def loss_of(params: Any, statistics: list[Any], observation: Any, action: jax.Array) -> jax.Array:
         if isinstance(network, ExportedTD3Actor):
             return jnp.mean((network.apply(params, observation) - action) ** 2)
         if isinstance(network, ExportedQNetwork | ExportedPQNPolicy):
@@ -147,7 +147,7 @@ def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[...,
             distribution = given[0] if isinstance(given, tuple) else given
         return -jnp.mean(distribution.log_prob(action))
 
-    def epoch(params: Any, state: Any, statistics: Any, learning_rate: Any, data: Any, rows: Any) -> Any:
+    def epoch(params: Any, state: Any, statistics: Any, learning_rate: float, data: Any, rows: jax.Array) -> Any:
         def step(carry: Any, at: jax.Array) -> Any:
             params, state = carry
             batch = jax.tree.map(lambda leaf: leaf[at], data)
@@ -157,7 +157,7 @@ def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[...,
         (params, state), losses = jax.lax.scan(step, (params, state), rows)
         return params, state, losses.mean()
 
-    def measure(params: Any, statistics: Any, data: Any) -> jax.Array:
+    def measure(params: Any, statistics: list[Any], data: tuple[Any, jax.Array]) -> jax.Array:
         return loss_of(params, statistics, *data)
 
     return (
@@ -166,7 +166,7 @@ def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[...,
     )
 
 
-def _rows(model: Any, data: Any) -> tuple[Any, np.ndarray]:
+def _rows(model: Any, data: object) -> tuple[Any, np.ndarray]:
     """Return observations as the policy takes them, and actions as its distribution has them, with one leading axis."""
     space, policy = model.action_space, model.policy
     if isinstance(data, ReplayBuffer):

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.contrib import is_maskable
@@ -15,7 +15,7 @@ from jaxenvs import arguments
 
 
 def record_episodes(
-    model: BaseAlgorithm, env: Any, n_episodes: int, *, deterministic: bool = True
+    model: BaseAlgorithm, env: object, n_episodes: int, *, deterministic: bool = True
 ) -> dict[str, np.ndarray | dict[str, np.ndarray]]:
     """Run whole episodes of a model, and return what it saw and did, for `pretrain`.
 
@@ -62,7 +62,7 @@ def record_episodes(
     return recorded | {"episode": np.repeat(np.arange(n_episodes), [*map(len, episodes)])}
 
 
-def _masks(model: Any, venv: Any) -> dict[str, Any]:
+def _masks(model: BaseAlgorithm, venv: VecEnv) -> dict[str, np.ndarray]:
     if not is_maskable(model.policy):
         return {}
     from sb3_contrib.common.maskable.utils import get_action_masks

@@ -33,7 +33,7 @@ NORMALIZES = {
 }
 
 
-def require_fully_compiled(model: Any) -> None:
+def require_fully_compiled(model: Model) -> None:
     """Raise NotCompilable for what `learn` would do and one compiled function of a whole training cannot."""
     # Exact types: a subclass may override anything, and its methods would not be called.
     if not is_ours(type(model)):
@@ -137,8 +137,7 @@ def _off_policy(model: CompiledOffPolicyAlgorithm, total_timesteps: int) -> Trai
         names = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
         settings = settings.replace(**{name: getattr(model, name) for name in names})
     if isinstance(settings, learn.SAC) and settings.auto_ent_coef:
-        log_ent_coef: Any = cast(Any, model).log_ent_coef
-        settings = settings.replace(ent_coef=log_ent_coef.exp().item())
+        settings = settings.replace(ent_coef=vars(model)["log_ent_coef"].exp().item())
     name = next(iter(settings.NETWORKS))  # all have the same optimizer
     optimizer = plan.learner.exported[name].transformation(plan.learner.settings()[name])
     training = Training(plan.wrapped_env.base.venv, plan.network, settings, total_timesteps, optimizer=optimizer)
@@ -147,7 +146,7 @@ def _off_policy(model: CompiledOffPolicyAlgorithm, total_timesteps: int) -> Trai
     return training.replace(buffer_size=min(settings.buffer_size, most))
 
 
-def _values(model: Any, name: str, remaining: np.ndarray) -> Any:
+def _values(model: Model, name: str, remaining: np.ndarray) -> Any:
     """Return the values of a setting that may be a schedule, at the progress of each iteration.
 
     If all are equal, only one is returned.
@@ -167,7 +166,7 @@ def _values(model: Any, name: str, remaining: np.ndarray) -> Any:
 def _require_known_normalization(env: VecNormalize, gamma: float) -> None:
     expected = {**NORMALIZES, "gamma": gamma}
     other = [f"{name}={getattr(env, name)!r}" for name, value in expected.items() if getattr(env, name) != value]
-    if isinstance(env.obs_rms, dict) and set(env.obs_rms) != set(env.observation_space.spaces):  # type: ignore[attr-defined]
+    if isinstance(env.obs_rms, dict) and set(env.obs_rms) != set(getattr(env.observation_space, "spaces", ())):
         other.append(f"norm_obs_keys={list(env.obs_rms)!r}")
     if other:
         raise NotCompilable(f"A compiled training does not support a VecNormalize with {', '.join(other)}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from jaxenvs.compilation import compiler_options
 from jaxenvs.jax_names import block_until_ready
 from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance, gather, place
 from jaxenvs.learn.devices import is_first_process, largest
+from jaxenvs.learn.interfaces import Array
 from jaxenvs.learn.loop import run
 from jaxenvs.learn.sweep import compile_sweep, sweep
 from jaxenvs.learn.training_state import mean_of
@@ -34,8 +34,9 @@ REPLAY = ".replay"  # prefix of the names of a store's arrays
 KEPT = ("timesteps", "episodes", "episode_return", "iteration_episode_return", "epochs")  # of the metrics
 
 Metrics = dict[str, np.ndarray]
+RowsOf = tuple[TrainingState, dict[str, jax.Array]]
 # Maps states and a number of rows to states and the rows of metrics, (num_seeds, MOST_ROWS_PER_CALL).
-RowsFunction = Callable[[TrainingState, int], tuple[TrainingState, dict[str, Any]]]
+RowsFunction = Callable[[TrainingState, int], tuple[TrainingState, Mapping[str, Array]]]
 
 
 class SeedSweep:
@@ -160,28 +161,28 @@ class SeedSweep:
         run_rows = rows_of(self._in_a_row, self._mesh)
         if self._mesh is None:
 
-            def run_seed(state: TrainingState, count: jax.Array) -> Any:
+            def run_seed(state: TrainingState, count: jax.Array) -> RowsOf:
                 return run_rows(training, state, count)
 
             run_all = compile_sweep(run_seed, state, jnp.ones(number, int))
             return lambda state, count: run_all(state, jnp.full(number, count))
         run_one = jax.jit(run_rows, donate_argnums=1, compiler_options=compiler_options())
 
-        def with_axis(state: TrainingState, count: int) -> tuple[TrainingState, dict[str, Any]]:
+        def with_axis(state: TrainingState, count: int) -> tuple[TrainingState, Metrics]:
             state, rows = run_one(training, state, count)
             return state, {name: np.asarray(row)[None] for name, row in rows.items()}
 
         return with_axis
 
 
-def rows_of(in_a_row: int, mesh: Mesh | None) -> Callable[..., Any]:
+def rows_of(in_a_row: int, mesh: Mesh | None) -> Callable[..., RowsOf]:
     """Return a function that maps a training, its state and a number of rows to the next state and the rows.
 
     A row covers `in_a_row` iterations. At most MOST_ROWS_PER_CALL rows are returned.
     """
 
-    def run_rows(training: Training, state: TrainingState, count: jax.Array) -> tuple[TrainingState, dict[str, Any]]:
-        def advance_a_row(state: TrainingState, number: jax.Array, drawn: None) -> tuple[TrainingState, Any]:
+    def run_rows(training: Training, state: TrainingState, count: jax.Array) -> RowsOf:
+        def advance_a_row(state: TrainingState, number: jax.Array, drawn: None) -> RowsOf:
             state, metrics = advance(training, state, in_a_row, mesh)
             return state, _row_of(metrics)
 
@@ -209,7 +210,7 @@ def iterations_in_a_row(training: Training, left: int) -> int:
     return next((count for count in range(most, fewest - 1, -1) if left % count == 0), most)
 
 
-def in_larger_store(like: Any, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def in_larger_store(like: object, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays of a training state with replay stores as large as in `like`, for each seed.
 
     So a training can resume with a larger budget.

@@ -19,7 +19,7 @@ from bridge.seeds.seed_sweep import SeedSweep
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments
 
-AnyModel = TypeVar("AnyModel", bound=CompiledAlgorithm)
+AnyModel = TypeVar("AnyModel", bound=Model)
 LAST_SEED = 2**32 - 1  # NumPy's
 # The values of the remaining progress at which schedules are compared.
 PROGRESS = np.linspace(1, 0, 101).tolist()
@@ -59,11 +59,12 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
         raise ValueError(f"model must not have begun to learn, got one with {model.num_timesteps} steps.")
     require_fully_compiled(model)
     _require_constructors_schedules(model)
-    sweep = SeedSweep(_with_seeds(model, numbers), total_timesteps)
+    models = _with_seeds(model, numbers)
+    sweep = SeedSweep(models, total_timesteps)
     while not sweep.is_done:
         sweep.advance()
     sweep.finish()
-    return sweep.models  # type: ignore[return-value]
+    return models
 
 
 def _require_constructors_schedules(model: Any) -> None:
@@ -88,7 +89,7 @@ def _require_constructors_schedules(model: Any) -> None:
             )
 
 
-def _with_seeds(model: Any, seeds: list[int]) -> list[Model]:
+def _with_seeds(model: Any, seeds: list[int]) -> list[Any]:
     """Return, for each seed, what the constructor of the model makes with it, on separate environments."""
     file, models = io.BytesIO(), []
     model.save(file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -167,7 +167,7 @@ def with_opponent(env: Environment[Any], opponent: object) -> Environment[Any]:
 
 
 @functools.cache
-def _compiled_games() -> Any:
+def _compiled_games() -> Callable[..., jax.Array]:
     return jax.jit(_returns, static_argnums=(5,), compiler_options=compiler_options())
 
 
@@ -189,7 +189,7 @@ def play(
 def _returns(
     game: Environment[Any], players: Opponents, others: Opponents, pairs: jax.Array, key: jax.Array, n_games: int
 ) -> jax.Array:
-    def play_pair(pair_and_key: Any) -> jax.Array:
+    def play_pair(pair_and_key: tuple[jax.Array, jax.Array]) -> jax.Array:
         (mine, theirs), key = pair_and_key
         player, other = _alone(players, mine), _alone(others, theirs)
         env = SelfPlay(game, other)

@@ -106,7 +106,7 @@ class SelfPlayCallback(BaseCallback):
     @property
     def league(self) -> League:
         """The members of the pool, which are saved with the model."""
-        league: League = self.model.league  # type: ignore[attr-defined]
+        league: League = vars(self.model)["league"]
         return league
 
     def _on_training_start(self) -> None:
@@ -119,7 +119,7 @@ class SelfPlayCallback(BaseCallback):
                 f"{self.model.policy.observation_space}: wrap the game instead of the VecEnv."
             )
         if not isinstance(getattr(self.model, "league", None), League):
-            self.model.league = League()  # type: ignore[attr-defined]
+            vars(self.model)["league"] = League()
             self.league.add(parameters, self.pool_size)
             self.league.last_timesteps = self.num_timesteps
         self.league.last_timesteps = min(self.league.last_timesteps, self.num_timesteps)
@@ -151,7 +151,8 @@ class SelfPlayCallback(BaseCallback):
         pool = self._pool()
         learner = pool_of(self._logits, [self.league.members[-1]])
         pairs = np.stack([np.zeros(pool.size, int), np.arange(pool.size)], axis=1)
-        returns = play(self._env().venv.first_env.env, learner, pool, pairs, GAMES, self.num_timesteps)  # type: ignore[attr-defined]
+        game = vars(self._env().venv.first_env)["env"]
+        returns = play(game, learner, pool, pairs, GAMES, self.num_timesteps)
         return [score(each) for each in returns[: len(self.league.members)]]
 
     def _pool(self) -> Opponents:

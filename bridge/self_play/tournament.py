@@ -66,7 +66,11 @@ class Tournament:
 
 
 def tournament(
-    players: Mapping[str, Any] | Sequence[Any], game: str | Environment[Any], n_games: int = 1000, *, seed: int = 0
+    players: Mapping[str, object] | Sequence[object],
+    game: str | Environment[Any],
+    n_games: int = 1000,
+    *,
+    seed: int = 0,
 ) -> Tournament:
     """Play games between every two players, all games of a pair at once, and rate the players.
 
@@ -102,7 +106,7 @@ def tournament(
     return Tournament(names, wins, draws, elo, _interval(wins, draws, seed))
 
 
-def _name(player: Any) -> str:
+def _name(player: object) -> str:
     """Return a name for a player of a list: what the user wrote, or its class."""
     return str(player) if isinstance(player, str) or hasattr(player, "__fspath__") else type(player).__name__
 

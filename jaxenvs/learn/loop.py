@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +12,20 @@ from jaxenvs.learn import progress_bar
 from jaxenvs.learn.progress_bar import Bar
 from jaxenvs.transformations import varying
 
+T = TypeVar("T")
+
 
 def run(
-    iterate: Callable[[Any, jax.Array, Any], tuple[Any, Any]],
-    carry: Any,
+    iterate: Callable[[T, jax.Array, Any], tuple[T, Any]],
+    carry: T,
     count: int | jax.Array | None,
     keep: int | None = None,
     *,
     draw: Callable[[jax.Array], Any] | None = None,
     num_at_once: int = 1,
-    can_continue: Callable[[jax.Array, Any], Any] | None = None,
+    can_continue: Callable[[jax.Array, T], jax.Array] | None = None,
     bar: Bar | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[T, Any]:
     """Iterate until a limit. However a training is split into runs, its bits are the same.
 
     Args:
@@ -77,23 +79,25 @@ def run(
 
 
 def _repeat(
-    begin: Any,
-    end: Any,
-    body: Callable[[jax.Array, Any], Any],
-    state: Any,
-    can_continue: Callable[[jax.Array, Any], Any] | None,
-) -> Any:
+    begin: int | jax.Array,
+    end: int | jax.Array | None,
+    body: Callable[[jax.Array, T], T],
+    state: T,
+    can_continue: Callable[[jax.Array, Any], jax.Array] | None,
+) -> T:
     """Run a loop like `jax.lax.fori_loop`, which may end earlier, and needs no upper bound."""
     if can_continue is None:
-        return jax.lax.fori_loop(begin, end, body, state)
+        state = jax.lax.fori_loop(begin, end, body, state)
+        return state
 
-    def is_more_to_do(both: tuple[jax.Array, Any]) -> Any:
+    def is_more_to_do(both: tuple[jax.Array, Any]) -> jax.Array:
         number, (carry, _) = both
         is_more = can_continue(number, carry)
         return is_more if end is None else is_more & (number < end)
 
     both = jnp.asarray(begin, jnp.int32), state
-    return jax.lax.while_loop(is_more_to_do, lambda both: (both[0] + 1, body(*both)), both)[1]
+    state = jax.lax.while_loop(is_more_to_do, lambda both: (both[0] + 1, body(*both)), both)[1]
+    return state
 
 
 def zeros(tree: Any, *lead: int) -> Any:

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,9 @@ from jaxenvs.learn.interfaces import Real
 # Adam as Stable-Baselines3 sets it. As in all optimizers here, the learning rate is left out:
 # `apply_gradients` multiplies by it.
 ADAM = optax.scale_by_adam(eps=1e-5)
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 # From this many weights on, JAX 0.12 must not concatenate gradients. Below, it takes as long either way.
 LONG = 2**16
@@ -143,11 +146,11 @@ def apply_gradients(
     optimizer: optax.GradientTransformation,
     learning_rate: Any,
     max_grad_norm: Real | None,
-    params: Any,
-    state: Any,
-    gradient: Any,
+    params: T,
+    state: S,
+    gradient: T,
     axis_name: str | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[T, S]:
     """Apply gradients: take one optimizer step, after scaling the gradient down to the norm `max_grad_norm`, if given.
 
     With several devices, the gradient is the mean over them. The 1e-6 is PyTorch's (`clip_grad_norm_`), and so part of

@@ -46,7 +46,7 @@ class Settings:
     OPTIMIZER: ClassVar[optax.GradientTransformation]
 
     # All algorithms have these settings, and may change the defaults.
-    learning_rate: Real | dict[str, Any] = 3e-4
+    learning_rate: Real | dict[str, Real] = 3e-4
     gamma: Real = 0.99
     axis_name: str | None = static(default=None)
 

@@ -175,7 +175,7 @@ def start(training: TrainingSetup, key: jax.Array, params: Any = None) -> tuple[
 def normalized_step(venv: VectorEnv, axis_name: str | None = None) -> Step:
     """Return a step of the environments with their normalizer, if any, whose further output is the raw TimeStep."""
 
-    def step(state: tuple[Any, Normalizer | None], action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
+    def step(state: tuple[Any, Normalizer | None], action: jax.Array) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
         env_state, normalizer = state
         env_state, raw = venv.step(env_state, action)
         if normalizer is None:

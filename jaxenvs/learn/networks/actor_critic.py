@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxenvs.compilation.default_device import platform
 from jaxenvs.environment import Environment
 from jaxenvs.jax_names import optimization_barrier, sequential_vmap
-from jaxenvs.learn.interfaces import Array, Arrays, OnPolicyNetwork, unmasked
+from jaxenvs.learn.interfaces import Array, Arrays, Observation, OnPolicyNetwork, unmasked
 from jaxenvs.learn.networks.distributions import (
     Bernoulli,
     Categorical,
@@ -84,7 +84,7 @@ class ActionHead:
     dtype: str = "float32"
 
     @classmethod
-    def of(cls, space: gymnasium.Space[Any]) -> ActionHead:
+    def of(cls, space: gymnasium.Space[object]) -> ActionHead:
         """Return the head for an action space.
 
         Raises:
@@ -159,7 +159,7 @@ class FlattenExtractor:
       space: of observations.
     """
 
-    space: gymnasium.Space[Any]
+    space: gymnasium.Space[object]
 
     def __hash__(self) -> int:
         return hash(repr(self.space))  # spaces can be compared but not hashed
@@ -221,7 +221,7 @@ class ActorCritic(PicklableActivation):
             params["log_std"] = jnp.full(self.head.size, self.log_std_init)
         return params
 
-    def apply(self, params: dict[str, jax.Array], observation: Any) -> tuple[Distribution, jax.Array]:
+    def apply(self, params: dict[str, jax.Array], observation: Observation) -> tuple[Distribution, jax.Array]:
         """Return the distribution over actions and the values, (batch,), for observations, which may be Masked."""
         observation, mask = unmasked(observation)
         pi, vf = self._inputs_of(params, observation)

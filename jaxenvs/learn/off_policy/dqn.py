@@ -44,7 +44,7 @@ class DQN(OffPolicySettings):
     NETWORKS: ClassVar[tuple[str, ...]] = ("q_net",)
     TARGETS: ClassVar[tuple[str, ...]] = ("q_net",)
 
-    learning_rate: Real | dict[str, Any] = 1e-4
+    learning_rate: Real | dict[str, Real] = 1e-4
     batch_size: int = static(default=32)
     tau: Real = 1.0
     train_freq: int = static(default=4)

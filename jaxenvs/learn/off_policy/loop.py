@@ -91,7 +91,7 @@ def advance(
     algorithm: Any = training.algorithm
     compute_reward = None if algorithm.hindsight is None else require_goals(venv.first_env)
 
-    def step(env_state: Any, action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
+    def step(env_state: Any, action: jax.Array) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
         env_state, _, raw = normalized_step(venv, axis_name)(env_state, action)
         # Of the step only what RecentEpisodes asks for is kept.
         return env_state, raw, dataclasses.replace(raw, observation=(), final_observation=(), info={}, final_info={})

@@ -215,7 +215,7 @@ class OffPolicySettings(Settings):
         """Return how many updates a metric averages, where `num_updates` went from `before` to `after`."""
         if metric not in self.DELAYED:
             return after - before
-        delay: int = vars(self)["policy_delay"]
+        delay: int = getattr(self, "policy_delay", 1)
         return after // delay - before // delay
 
     def on_step(

@@ -41,7 +41,7 @@ class TD3(OffPolicySettings):
     TARGETS: ClassVar[tuple[str, ...]] = ("actor", "critic")
     DELAYED: ClassVar[tuple[str, ...]] = ("actor_loss",)
 
-    learning_rate: Real | dict[str, Any] = 1e-3
+    learning_rate: Real | dict[str, Real] = 1e-3
     policy_delay: int = static(default=2)
     target_policy_noise: Real = 0.2
     target_noise_clip: Real = 0.5

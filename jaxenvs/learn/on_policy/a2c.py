@@ -32,7 +32,7 @@ class A2C(OnPolicySettings):
     OPTIMIZER: ClassVar[optax.GradientTransformation] = RMSPROP
 
     n_steps: int = static(default=5)
-    learning_rate: Real | dict[str, Any] = 7e-4
+    learning_rate: Real | dict[str, Real] = 7e-4
     gae_lambda: Real = 1.0
     normalize_advantage: bool = static(default=False)
 

@@ -125,7 +125,7 @@ class PQN(MinibatchSettings):
     STATISTICS: ClassVar[tuple[str, ...]] = ("loss", "q_values")
 
     n_steps: int = static(default=32)
-    learning_rate: Real | dict[str, Any] = 2.5e-4
+    learning_rate: Real | dict[str, Real] = 2.5e-4
     gae_lambda: Real = 0.65
     max_grad_norm: Real | None = 10.0
     normalize_advantage: bool = static(default=False)

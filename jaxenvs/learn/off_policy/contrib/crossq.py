@@ -184,7 +184,7 @@ class CrossQ(SAC):
         f"{name}_{part}" for name in ("actor", "critic") for part in ("statistics", "steps")
     )
 
-    learning_rate: Real | dict[str, Any] = 1e-3
+    learning_rate: Real | dict[str, Real] = 1e-3
     policy_delay: int = static(default=3)
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:

@@ -80,7 +80,7 @@ class QRDQN(DQN):
     NETWORKS: ClassVar[tuple[str, ...]] = ("quantile_net",)
     TARGETS: ClassVar[tuple[str, ...]] = ("quantile_net",)
 
-    learning_rate: Real | dict[str, Any] = 5e-5
+    learning_rate: Real | dict[str, Real] = 5e-5
     exploration_fraction: Real = 0.005
     exploration_final_eps: Real = 0.01
     max_grad_norm: Real | None = None
