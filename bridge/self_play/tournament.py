@@ -66,11 +66,7 @@ class Tournament:
 
 
 def tournament(
-    players: Mapping[str, object] | Sequence[object],
-    game: str | Environment[Any],
-    n_games: int = 1000,
-    *,
-    seed: int = 0,
+    players: Mapping[str, Any] | Sequence[object], game: str | Environment[Any], n_games: int = 1000, *, seed: int = 0
 ) -> Tournament:
     """Play games between every two players, all games of a pair at once, and rate the players.
 

@@ -144,7 +144,7 @@ def on_each(function: Callable[..., T], mesh: Mesh, in_specs: Any, out_specs: An
     return shard_map(function, mesh, in_specs, out_specs)
 
 
-def run_on(mesh: Mesh | None, function: Callable[..., T], out_specs: Any, *given: Any) -> T:
+def run_on(mesh: Mesh | None, function: Callable[..., T], out_specs: Any, *given: object) -> T:
     """Call a function on each device of a mesh, with the device's parts of the arguments; or once, without a mesh.
 
     Args:
@@ -157,7 +157,7 @@ def run_on(mesh: Mesh | None, function: Callable[..., T], out_specs: Any, *given
         return function(*given)
     sharded, same = layouts(mesh)
 
-    def on_one(*parts: Any) -> T:
+    def on_one(*parts: object) -> T:
         return function(*(part.of_one_device(mesh) if hasattr(part, "of_one_device") else part for part in parts))
 
     in_specs = tuple(each.layout(sharded, same) if hasattr(each, "layout") else same for each in given)
@@ -196,7 +196,7 @@ def place(tree: T, specs: Any, mesh: Mesh) -> T:
     if jax.process_count() > 1 and not all(is_there):
         values = multihost_utils.broadcast_one_to_all(values)
 
-    def placed(leaf: Any, value: Any, sharding: NamedSharding) -> Any:
+    def placed(leaf: Any, value: np.ndarray | None, sharding: NamedSharding) -> Any:
         if value is None:
             return leaf
         value = np.asarray(value)
@@ -216,7 +216,7 @@ def gather(state: T) -> T:
       state: of a Training over a mesh, or of one without; or any pytree of JAX arrays.
     """
 
-    def gather_leaf(leaf: Any) -> Any:
+    def gather_leaf(leaf: jax.Array) -> Any:
         if is_key(leaf):
             return jax.random.wrap_key_data(gather_leaf(jax.random.key_data(leaf)), impl=key_impl(leaf))
         if leaf.is_fully_addressable or leaf.is_fully_replicated:

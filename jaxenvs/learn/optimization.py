@@ -25,7 +25,6 @@ from jaxenvs.learn.interfaces import Real
 ADAM = optax.scale_by_adam(eps=1e-5)
 
 T = TypeVar("T")
-S = TypeVar("S")
 
 # From this many weights on, JAX 0.12 must not concatenate gradients. Below, it takes as long either way.
 LONG = 2**16
@@ -128,9 +127,7 @@ def _join(
     return (vector,)
 
 
-def _concatenate(
-    sizes: tuple[int, ...], starts: tuple[int, ...], length: int, parts: tuple[jax.Array, ...]
-) -> jax.Array:
+def _concatenate(sizes: tuple[int, ...], starts: tuple[int, ...], length: int, parts: tuple[jax.Array, ...]) -> Any:
     """Concatenate parts, with zeros in the gaps between them."""
     pieces, end = [], 0
     for start, size, part in zip(starts, sizes, parts, strict=True):
@@ -147,10 +144,10 @@ def apply_gradients(
     learning_rate: Any,
     max_grad_norm: Real | None,
     params: T,
-    state: S,
+    state: Any,
     gradient: T,
     axis_name: str | None = None,
-) -> tuple[T, S]:
+) -> tuple[T, Any]:
     """Apply gradients: take one optimizer step, after scaling the gradient down to the norm `max_grad_norm`, if given.
 
     With several devices, the gradient is the mean over them. The 1e-6 is PyTorch's (`clip_grad_norm_`), and so part of

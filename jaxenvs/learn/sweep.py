@@ -58,7 +58,7 @@ def _can_spread() -> bool:
     return any(number.isdigit() and int(number) >= num_cores() + 2 for number in _STARTED_WITH[-1:])
 
 
-def sweep(function: Callable[..., T], *arguments: Any, mesh: Mesh | None = None) -> T:
+def sweep(function: Callable[..., T], *arguments: object, mesh: Mesh | None = None) -> T:
     """Compute `jax.vmap(function)(*arguments)`, compiled, for functions that run long, as `train` with many keys.
 
     On a CPU the batch is cut into as many groups as there are cores, and each core takes one element of its group after
@@ -79,7 +79,7 @@ def sweep(function: Callable[..., T], *arguments: Any, mesh: Mesh | None = None)
     return compile_sweep(function, *arguments, mesh=mesh)(*arguments)
 
 
-def compile_sweep(function: Callable[..., T], *arguments: Any, mesh: Mesh | None = None) -> Callable[..., T]:
+def compile_sweep(function: Callable[..., T], *arguments: object, mesh: Mesh | None = None) -> Callable[..., T]:
     """Return the function that `sweep` calls, compiled for arguments of these shapes."""
     if not callable(function):
         raise TypeError(f"function must be callable, got {function!r}.")
@@ -121,13 +121,13 @@ def _compiled(
     def one_by_one(arguments: Any) -> Any:
         return jax.lax.map(lambda each: function(*each), arguments)
 
-    def group(arguments: Any, rows: jax.Array) -> Any:
+    def group(arguments: object, rows: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], arguments)
 
     in_group = _empty(structure, kinds, length)
     compiled = jax.jit(one_by_one, compiler_options=compiler_options()).lower(in_group).compile()
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: object) -> Any:
         def run_group(rows: jax.Array) -> Any:
             return block_until_ready(compiled(group(arguments, rows)))
 
@@ -156,7 +156,7 @@ def _compiled_on_devices(
     jitted = jax.jit(on_each(some, mesh, (divided,), divided), compiler_options=compiler_options())
     compiled = jitted.lower(_empty(structure, kinds, len(rows))).compile()
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: object) -> Any:
         filled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], arguments)
         with one_bar(num_runs):
             results = compiled(jax.device_put(filled, compiled.input_shardings[0][0]))

@@ -160,15 +160,7 @@ def _layer(
     return _forward(gates, weight, hidden, cell, begins, first, length)[:, : hidden.shape[1]]
 
 
-def _forward(
-    gates: jax.Array,
-    weight: jax.Array,
-    hidden: jax.Array,
-    cell: jax.Array,
-    begins: Array,
-    first: jax.Array,
-    length: jax.Array,
-) -> jax.Array:
+def _forward(gates: Any, weight: Any, hidden: Any, cell: Any, begins: Any, first: Any, length: Any) -> jax.Array:
     """Return the hidden state, the cell state and the four gates after each row, (rows, 6 * size)."""
     rows_of_all, num_slots, size = hidden.shape[0], first.shape[0] - 1, hidden.shape[1]
     zeros = jnp.zeros((num_slots, size), gates.dtype)

@@ -71,9 +71,7 @@ class DQN(OffPolicySettings):
         fraction = jnp.maximum(self.exploration_fraction, 1e-30)  # if it is 0, the quotient is not used
         return jnp.where(progress > self.exploration_fraction, final, initial + progress * (final - initial) / fraction)
 
-    def exploration_noise(
-        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, key: jax.Array, num: int
-    ) -> jax.Array:
+    def exploration_noise(self, policy: Any, params: Any, observation: Arrays, key: jax.Array, num: int) -> jax.Array:
         """Draw the uniform numbers that decide, in each of `num` steps, whether actions are random."""
         return jax.random.uniform(key, (num, 1))  # one for all environments, as in SB3
 
@@ -93,9 +91,7 @@ class DQN(OffPolicySettings):
         greedy = jnp.argmax(self.values(policy, params, observation), axis=1).astype(random.dtype)
         return jnp.where(noise < self.exploration_rate(progress), random, greedy)
 
-    def on_step(
-        self, policy: OffPolicyPolicy, state: LearnerState, before: jax.Array, after: jax.Array, num_envs: int
-    ) -> LearnerState:
+    def on_step(self, policy: Any, state: LearnerState, before: Any, after: Any, num_envs: int) -> LearnerState:
         """Update the target network if `target_update_interval` has passed between the steps `before` and `after`."""
         policy, state, back = on_vectors(policy, state)
         interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32) // num_envs, 1)

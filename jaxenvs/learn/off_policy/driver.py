@@ -115,8 +115,7 @@ def run(
     def can_continue(number: jax.Array, carry: RunState) -> jax.Array:
         return turns.can_continue(number, carry) | (number == 0)  # at least once, for the update that is due
 
-    end: RunState = loop.run(turns.iterate, begun, None, draw=draw, num_at_once=chunk, can_continue=can_continue)[0]
-    return end
+    return loop.run(turns.iterate, begun, None, draw=draw, num_at_once=chunk, can_continue=can_continue)[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -223,7 +223,7 @@ class DQNPolicy(OffPolicyPolicy):
         extractor, head = spaces_of(cls.__name__, env, "discrete")
         return cls(QNetwork(extractor, Perceptron("q_net", (extractor.size, *net_arch, head.size), activation)), head)
 
-    def init(self, key: jax.Array) -> dict[str, Any]:
+    def init(self, key: jax.Array) -> dict[str, Params]:
         return {"q_net": self.q_net.init(key)}
 
 

@@ -69,9 +69,7 @@ class SAC(OffPolicySettings):
             params = dict(params) | {"log_ent_coef": jnp.log(jnp.full(1, self.ent_coef, dtype))}
         return super().create(params, optimizers)
 
-    def noise(
-        self, policy: OffPolicyPolicy, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int
-    ) -> Any:
+    def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> Any:
         """Draw the noise of `num` updates: a pair, for the actions after `observation` and after `next_observation`."""
         distribution = jax.eval_shape(functools.partial(self._distribution, policy), params, batch.observation)
         if isinstance(distribution, StateDependentGaussian):  # one matrix for both, and for the whole batch
@@ -80,9 +78,7 @@ class SAC(OffPolicySettings):
         noise: jax.Array = distribution.noise(key, 2 * num)
         return noise[:num], noise[num:]
 
-    def exploration_noise(
-        self, policy: OffPolicyPolicy, params: Any, observation: Arrays, key: jax.Array, num: int
-    ) -> jax.Array:
+    def exploration_noise(self, policy: Any, params: Any, observation: Arrays, key: jax.Array, num: int) -> jax.Array:
         """Draw the noise of the actions in `num` steps of all environments, with the leading axis `num`."""
         distribution = jax.eval_shape(functools.partial(self._distribution, policy), params, observation)
         repeat = 1

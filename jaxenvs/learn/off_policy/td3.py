@@ -46,9 +46,7 @@ class TD3(OffPolicySettings):
     target_policy_noise: Real = 0.2
     target_noise_clip: Real = 0.5
 
-    def noise(
-        self, policy: OffPolicyPolicy, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int
-    ) -> jax.Array:
+    def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> jax.Array:
         """Draw the noise on the target actions of `num` updates: standard normal, (num, batch, n)."""
         return jax.random.normal(key, (num, *batch.action.shape), jax.tree.leaves(params)[0].dtype)
 

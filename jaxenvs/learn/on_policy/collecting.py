@@ -218,7 +218,7 @@ def masked_step(venv: VectorEnv, step: Step) -> Step:
     return masked
 
 
-def masked_observation(venv: VectorEnv, state: tuple[Any, Any], observation: Arrays) -> Masked:
+def masked_observation(venv: VectorEnv, state: tuple[Any, object], observation: Arrays) -> Masked:
     """Combine an observation with the masks of a state, as `masked_step` does."""
     return Masked(observation, action_masks(venv, state[0]))
 

@@ -84,9 +84,7 @@ def advance(
     if algorithm.MASKS:
         step = masked_step(training.venv, step)
 
-    def iterate_once(
-        state: TrainingState, number: jax.Array, drawn: None
-    ) -> tuple[TrainingState, dict[str, jax.Array]]:
+    def iterate_once(state: TrainingState, number: jax.Array, drawn: None) -> tuple[TrainingState, dict[str, Any]]:
         settings: OnPolicySettings = algorithm.at(state.iteration, state.learner.params)
 
         def rollout(params: Any, collector: CollectorState, key: jax.Array) -> tuple[CollectorState, Rollout, Any]:

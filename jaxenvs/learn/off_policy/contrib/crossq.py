@@ -259,7 +259,7 @@ class CrossQ(SAC):
         return state, metrics | batch.errors(error)
 
 
-def _of(statistics: Mapping[str, Any], name: str) -> Any:
+def _of(statistics: Mapping[str, jax.Array], name: str) -> jax.Array:
     """Return one of the vectors of statistics; networks without batch renormalization have none."""
     return statistics.get(name, jnp.zeros(0))
 

@@ -64,7 +64,7 @@ class QRDQNPolicy(OffPolicyPolicy):
         sizes = (extractor.size, *net_arch, n_quantiles * head.size)
         return cls(QuantileNetwork(extractor, Perceptron("quantile_net", sizes, activation), n_quantiles), head)
 
-    def init(self, key: jax.Array) -> dict[str, Any]:
+    def init(self, key: jax.Array) -> dict[str, Params]:
         return {"quantile_net": self.quantile_net.init(key)}
 
 
