@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jax.tree_util import PyTreeDef
 
 from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
@@ -101,7 +100,7 @@ def compile_sweep(function: Callable[..., T], *arguments: object, mesh: Mesh | N
 
 @cached_by_device
 def _compiled(
-    function: Callable[..., T], structure: PyTreeDef, kinds: Kinds, cores: int, x64: bool
+    function: Callable[..., T], structure: jax.tree_util.PyTreeDef, kinds: Kinds, cores: int, x64: bool
 ) -> Callable[..., T]:
     size = kinds[0][0][0]
     if platform() != "cpu":
@@ -140,7 +139,7 @@ def _compiled(
 
 @functools.lru_cache(maxsize=32)
 def _compiled_on_devices(
-    function: Callable[..., T], structure: PyTreeDef, kinds: Kinds, mesh: Mesh, x64: bool
+    function: Callable[..., T], structure: jax.tree_util.PyTreeDef, kinds: Kinds, mesh: Mesh, x64: bool
 ) -> Callable[..., T]:
     size = kinds[0][0][0]
     divided, _ = layouts(mesh)
@@ -166,7 +165,7 @@ def _compiled_on_devices(
     return run
 
 
-def _empty(structure: PyTreeDef, kinds: Kinds, length: int) -> Any:
+def _empty(structure: jax.tree_util.PyTreeDef, kinds: Kinds, length: int) -> Any:
     """Return shapes and dtypes of the arguments, with another leading axis."""
     leaves = [shape_and_dtype((length, *shape[1:]), dtype) for shape, dtype in kinds]
     return jax.tree.unflatten(structure, leaves)

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
-from jax.typing import DTypeLike
 
 from jaxenvs.compilation.default_device import platform
 from jaxenvs.environment import Environment
@@ -169,7 +168,7 @@ class FlattenExtractor:
         """Length of a vector."""
         return gymnasium.spaces.flatdim(self.space)
 
-    def __call__(self, observation: Arrays, dtype: DTypeLike) -> jax.Array:
+    def __call__(self, observation: Arrays, dtype: jax.typing.DTypeLike) -> jax.Array:
         """Return the vectors of a batch of observations, (batch, size)."""
         return jax.vmap(lambda one: flatten(self.space, one, dtype))(observation)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from jaxenvs.jax_names import optimization_barrier
 from jaxenvs.learn.interfaces import Array, Memory, Recalled
@@ -25,7 +24,7 @@ MOST_SLOTS, ROWS_PER_SLOT = 16, 64
 Carry = tuple[jax.Array, jax.Array, jax.Array]
 
 
-def no_memory(num_envs: int, layers: int, size: int, dtype: DTypeLike) -> dict[str, Memory]:
+def no_memory(num_envs: int, layers: int, size: int, dtype: jax.typing.DTypeLike) -> dict[str, Memory]:
     """Return the zero recurrent states before the first step."""
     zeros = jnp.zeros((num_envs, layers, size), dtype)
     return {name: (zeros, zeros) for name in ("pi", "vf")}
