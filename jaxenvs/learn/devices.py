@@ -25,10 +25,7 @@ from jaxenvs.jax_names import is_traced, partition_spec, shard_map
 AXIS = "data"
 
 T = TypeVar("T")
-# Sums, means and minima over a named axis, which have no annotations in JAX.
-_psum: Callable[[Any, str | None], Any] = jax.lax.psum
-_pmean: Callable[[Any, str | None], Any] = jax.lax.pmean
-_pmin: Callable[[jax.Array, str | None], jax.Array] = jax.lax.pmin
+lax: Any = jax.lax  # where sums over a named axis have no annotations
 
 
 def make_mesh(num_devices: int | None = None) -> Mesh:
@@ -68,12 +65,12 @@ def require_divisible(name: str, number: int, num_devices: int) -> None:
 
 def axis_size(axis_name: str | None) -> int:
     """Return the number of devices: a Python int, also in traced code."""
-    return 1 if axis_name is None else int(_psum(1, axis_name))
+    return 1 if axis_name is None else int(lax.psum(1, axis_name))
 
 
 def psum(tree: T, axis_name: str | None) -> T:
     """Sum over all devices."""
-    return tree if axis_size(axis_name) == 1 else _psum(tree, axis_name)
+    return tree if axis_size(axis_name) == 1 else lax.psum(tree, axis_name)
 
 
 def all_gather(tree: T, axis: int, axis_name: str | None) -> T:
@@ -86,7 +83,7 @@ def all_gather(tree: T, axis: int, axis_name: str | None) -> T:
 
 def pmean(tree: T, axis_name: str | None) -> T:
     """Average over all devices."""
-    return tree if axis_size(axis_name) == 1 else _pmean(tree, axis_name)
+    return tree if axis_size(axis_name) == 1 else lax.pmean(tree, axis_name)
 
 
 def all_of(flag: jax.Array, axis_name: str | None) -> jax.Array:
@@ -97,7 +94,8 @@ def all_of(flag: jax.Array, axis_name: str | None) -> jax.Array:
     """
     if axis_size(axis_name) == 1:
         return flag
-    return _pmin(flag.astype(jnp.int32), axis_name) > 0
+    least: jax.Array = lax.pmin(flag.astype(jnp.int32), axis_name)
+    return least > 0
 
 
 def mean(x: jax.Array, axis: int | None, axis_name: str | None, keepdims: bool = False) -> jax.Array:

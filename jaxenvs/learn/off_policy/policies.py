@@ -42,8 +42,7 @@ class OffPolicyPolicy:
     """
 
     head: ActionHead
-    # Each subclass has some of these.
-    q_net: Any
+    q_net: Any  # each subclass has some of these
     quantile_net: Any
     actor: Any
     critic: Any
