@@ -31,7 +31,7 @@ from bridge.evaluation.on_host import (
     with_statistics,
 )
 from bridge.originals import has_own_methods
-from bridge.sb3 import Space
+from bridge.sb3 import AnyEnv, Space
 from bridge.translate.policies.off_policy import acting_tensors, export_acting
 from bridge.translate.policies.off_policy_networks import ExportedQNetwork
 from bridge.translate.pytorch.modules import read_parameters
@@ -226,7 +226,7 @@ def _shapes(space: Space) -> object:
     return {name: _shapes(part) for name, part in space.items()} if isinstance(space, spaces.Dict) else space.shape
 
 
-def _is_on_host(env: object) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
+def _is_on_host(env: object) -> TypeGuard[VecEnv | AnyEnv]:
     return isinstance(env, gymnasium.Env) or (isinstance(env, VecEnv) and not isinstance(env.unwrapped, JaxVecEnv))
 
 

@@ -15,12 +15,13 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, is_vecenv_wrapped, unwrap_vec_wrapper
 
 from bridge.contrib import is_maskable
+from bridge.sb3 import AnyEnv
 from jaxenvs import Evaluation
 
 
 def evaluate_on_host(
     model: BaseAlgorithm | BasePolicy,
-    env: gymnasium.Env[Any, Any] | VecEnv,
+    env: AnyEnv | VecEnv,
     n_episodes: int,
     deterministic: bool,
     seed: int,

@@ -37,12 +37,12 @@ def record_episodes(
     own = isinstance(venv, VecNormalize)
     normalize = None if own else model.get_vec_normalize_env()
     left = [(n_episodes + index) // venv.num_envs for index in range(venv.num_envs)]
-    running: list[list[Any]] = [[] for _ in left]
-    episodes: list[list[Any]] = []
+    running: list[list[tuple[object, ...]]] = [[] for _ in left]
+    episodes: list[list[tuple[object, ...]]] = []
     observation: Any = venv.reset()
     state, starts = None, np.ones(venv.num_envs, bool)
     while any(left):
-        original: Any = venv.get_original_obs() if isinstance(venv, VecNormalize) else observation
+        original: object = venv.get_original_obs() if isinstance(venv, VecNormalize) else observation
         seen = observation if normalize is None else normalize.normalize_obs(observation)
         action, state = model.predict(
             seen, state=state, episode_start=starts, deterministic=deterministic, **_masks(model, venv)
