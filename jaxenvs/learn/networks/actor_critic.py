@@ -106,7 +106,7 @@ class ActionHead:
 
     @property
     def size(self) -> int:
-        """Real of outputs of the network that the head takes."""
+        """Number of outputs of the network that the head takes."""
         return sum(self.sizes)
 
     def distribution(self, numbers: jax.Array, log_std: jax.Array | None, mask: Array | None = None) -> Distribution:
@@ -245,7 +245,7 @@ class ActorCritic(PicklableActivation):
 
     @property
     def _inputs(self) -> int:
-        """Real of inputs of the first layers."""
+        """Number of inputs of the first layers."""
         return self.extractor.size
 
     def _layers(self) -> list[tuple[str, int, int, float]]:

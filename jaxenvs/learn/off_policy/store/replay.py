@@ -122,7 +122,7 @@ class Replay:
 
     @property
     def num_envs(self) -> int:
-        """Real of environments."""
+        """Number of environments."""
         return self.reward.shape[-1]
 
     @property
