@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn import devices
@@ -155,7 +156,7 @@ class Normalizer:
             reward_seen=Moments.empty(),
         )
 
-    def layout(self, sharded: Any, same: Any) -> Normalizer:
+    def layout(self, sharded: PartitionSpec, same: PartitionSpec) -> Normalizer:
         """Return a prefix of this pytree: `sharded` for leaves with an axis of environments, `same` elsewhere."""
         data = {field.name for field in dataclasses.fields(self) if not field.metadata.get("static")}
         return self.replace(**{name: sharded if name == "discounted_return" else same for name in data})

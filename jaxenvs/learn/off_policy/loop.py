@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from jaxenvs.environment import struct
 from jaxenvs.learn.devices import axis_size, layouts, on_each
@@ -36,7 +36,7 @@ class OffPolicyTrainingState(TrainingState):
     replay: Replay
     action_noise: Any
 
-    def layout(self, sharded: Any, same: Any) -> Self:
+    def layout(self, sharded: PartitionSpec, same: PartitionSpec) -> Self:
         """Return a prefix of this pytree, in which the store and the action noise are divided too."""
         replay = self.replay.layout(sharded, same)
         return dataclasses.replace(super().layout(sharded, same), replay=replay, action_noise=sharded)

@@ -134,11 +134,8 @@ class SAC(OffPolicySettings):
         noise, next_noise = noise
         actor_params = state.params["actor"]
 
-        def act(params: jax.Array) -> tuple[jax.Array, jax.Array]:
-            acted: tuple[jax.Array, jax.Array] = policy.actor.apply(params, batch.observation).sample_and_log_prob(
-                noise
-            )
-            return acted
+        def act(params: jax.Array) -> Any:
+            return policy.actor.apply(params, batch.observation).sample_and_log_prob(noise)
 
         # The actor's loss comes last, after the critics have changed, but one evaluation of the actor serves all three
         # losses.
