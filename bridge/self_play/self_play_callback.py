@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -85,6 +86,8 @@ class SelfPlayCallback(BaseCallback):
       verbose: 1 prints each copy.
     """
 
+    model: Any  # with a `league`
+
     def __init__(
         self,
         every: int = 16_384,
@@ -106,7 +109,7 @@ class SelfPlayCallback(BaseCallback):
     @property
     def league(self) -> League:
         """The members of the pool, which are saved with the model."""
-        league: League = vars(self.model)["league"]
+        league: League = self.model.league
         return league
 
     def _on_training_start(self) -> None:
@@ -119,7 +122,7 @@ class SelfPlayCallback(BaseCallback):
                 f"{self.model.policy.observation_space}: wrap the game instead of the VecEnv."
             )
         if not isinstance(getattr(self.model, "league", None), League):
-            vars(self.model)["league"] = League()
+            self.model.league = League()
             self.league.add(parameters, self.pool_size)
             self.league.last_timesteps = self.num_timesteps
         self.league.last_timesteps = min(self.league.last_timesteps, self.num_timesteps)
@@ -151,8 +154,8 @@ class SelfPlayCallback(BaseCallback):
         pool = self._pool()
         learner = pool_of(self._logits, [self.league.members[-1]])
         pairs = np.stack([np.zeros(pool.size, int), np.arange(pool.size)], axis=1)
-        game = vars(self._env().venv.first_env)["env"]
-        returns = play(game, learner, pool, pairs, GAMES, self.num_timesteps)
+        game: Any = self._env().venv.first_env
+        returns = play(game.env, learner, pool, pairs, GAMES, self.num_timesteps)
         return [score(each) for each in returns[: len(self.league.members)]]
 
     def _pool(self) -> Opponents:
