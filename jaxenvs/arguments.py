@@ -9,7 +9,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,13 @@ import numpy as np
 from jaxenvs.jax_names import is_traced
 from jaxenvs.transformations import in_any_context
 
+T = TypeVar("T")
+
 # Environments, steps and similar things are counted in int32 inside compiled functions.
 MOST = 2**31 - 1
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Format a value for a message: short, and an array as its dtype and shape."""
     if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct):
         return f"{value.dtype}{list(value.shape)}"
@@ -50,22 +52,22 @@ def integer(name: str, value: Any, least: int, most: int | None = MOST, expected
     return number
 
 
-def positive_int(name: str, value: Any, most: int = MOST) -> int:
+def positive_int(name: str, value: object, most: int = MOST) -> int:
     """Return `value` as an int of at least 1."""
     return integer(name, value, 1, most, "a positive int")
 
 
-def non_negative_int(name: str, value: Any, most: int = MOST) -> int:
+def non_negative_int(name: str, value: object, most: int = MOST) -> int:
     """Return `value` as an int of at least 0."""
     return integer(name, value, 0, most, "a non-negative int")
 
 
-def seed(name: str, value: Any) -> int:
+def seed(name: str, value: object) -> int:
     """Return `value` as an int of at least 0, however large: seeds count modulo 2^32."""
     return integer(name, value, 0, None, "a non-negative int")
 
 
-def image_size(name: str, value: Any) -> tuple[int, int]:
+def image_size(name: str, value: object) -> tuple[int, int]:
     """Return `value` as (height, width) in pixels; a single number stands for both."""
     sides = tuple(value) if isinstance(value, tuple | list) else (value, value)
     try:
@@ -97,7 +99,7 @@ def number(name: str, value: Any, *, least: float = -math.inf, above: float = -m
     return value
 
 
-def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def as_numbers(what: str, value: object, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
     """Convert a number, or an array of numbers, to a dtype that can hold it."""
     dtype = np.dtype(dtype)
     try:
@@ -137,7 +139,7 @@ def batch_of_actions(expected: Any, action: Any, num_envs: int) -> Any:
     return jax.tree_util.tree_map_with_path(check, action, expected)
 
 
-def _batch_of_leaf(num_envs: int, path: Any, leaf: Any, expected: Any = None) -> Any:
+def _batch_of_leaf(num_envs: int, path: tuple[Any, ...], leaf: object, expected: Any = None) -> Any:
     name = f"action{jax.tree_util.keystr(path)}"
     if not isinstance(leaf, jax.Array | np.ndarray) or not is_array(leaf):
         raise TypeError(f"{name} must be an array, got {shown(leaf)}.")
@@ -153,25 +155,25 @@ def _batch_of_leaf(num_envs: int, path: Any, leaf: Any, expected: Any = None) ->
     return jnp.asarray(leaf, expected.dtype)
 
 
-def _shown_tree(tree: Any) -> str:
+def _shown_tree(tree: object) -> str:
     return str(jax.tree.map(lambda leaf: shown(leaf) if hasattr(leaf, "shape") else type_name(leaf), tree))
 
 
-def is_real(value: Any) -> bool:
+def is_real(value: object) -> bool:
     """Return whether `value` is an integer or real number, or an array of them."""
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return bool(jnp.issubdtype(value.dtype, jnp.integer) or jnp.issubdtype(value.dtype, jnp.floating))
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def is_array(leaf: Any) -> bool:
+def is_array(leaf: object) -> bool:
     """Return whether JAX accepts `leaf` as an array; numbers count as arrays."""
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind not in "OSUMm"
     return isinstance(leaf, jax.Array | bool | int | float | complex)
 
 
-def hashable(name: str, value: Any) -> Any:
+def hashable(name: str, value: T) -> T:
     """Return `value` if it can be hashed."""
     try:
         hash(value)
@@ -182,21 +184,21 @@ def hashable(name: str, value: Any) -> Any:
     return value
 
 
-def boolean(name: str, value: Any) -> bool:
+def boolean(name: str, value: object) -> bool:
     """Return `value` as a Python bool, if it is a bool."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be a bool, got {shown(value)}.")
     return bool(value)
 
 
-def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
+def one_of(name: str, value: T, choices: Collection[object]) -> T:
     """Return `value` if it is one of `choices`, in value and type."""
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {shown(value)}.")
     return value
 
 
-def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> Any:
+def instance(name: str, value: object, kind: type[T] | tuple[type[T], ...], expected: str) -> T:
     """Return `value` if it is an instance of `kind`.
 
     Args:
@@ -207,14 +209,14 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str
     return value
 
 
-def function(name: str, value: Any) -> Any:
+def function(name: str, value: T) -> T:
     """Return `value` if it can be called."""
     if not callable(value):
         raise TypeError(f"{name} must be a function, got {shown(value)}.")
     return value
 
 
-def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
+def typed_key(name: str, value: object, *shapes: tuple[int, ...]) -> jax.Array:
     """Return `value` if it is a typed PRNG key of one of the given shapes.
 
     Args:
@@ -228,7 +230,7 @@ def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
     return value
 
 
-def type_name(value: Any) -> str:
+def type_name(value: object) -> str:
     """Return the name of a value's class for a message."""
     return "an array" if isinstance(value, jax.Array) else type(value).__name__
 
@@ -256,7 +258,7 @@ def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
     return f"{owner} has no parameter {name!r}. {hint}{' ' * bool(hint)}It has: {', '.join(names) or 'none'}."
 
 
-def explain_calls(cls: Any) -> None:
+def explain_calls(cls: type) -> None:
     """Make `reset` and `step` of an environment say how to call them, if code calls them as in Gymnasium.
 
     Args:
@@ -270,11 +272,11 @@ def explain_calls(cls: Any) -> None:
             setattr(cls, name, _explained(method, usage))
 
 
-def _explained(method: Any, usage: str) -> Any:
+def _explained(method: Callable[..., Any], usage: str) -> Callable[..., Any]:
     signature, takes_key = inspect.signature(method), "(key)" in usage
 
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: object, *args: object, **kwargs: object) -> Any:
         try:
             values = list(signature.bind(self, *args, **kwargs).arguments.values())
         except TypeError as error:
@@ -287,7 +289,7 @@ def _explained(method: Any, usage: str) -> Any:
         return called(self, *args, **kwargs)
 
     called = in_any_context(method)
-    call.explains_calls = True  # type: ignore[attr-defined]
+    vars(call)["explains_calls"] = True
     return call
 
 
@@ -301,7 +303,7 @@ def replaceable(cls: Any) -> None:
         cls.replace = dataclasses.replace
     assign = cls.__setattr__
 
-    def refuse(self: Any, name: str, value: Any) -> None:
+    def refuse(self: object, name: str, value: object) -> None:
         try:
             assign(self, name, value)
         except dataclasses.FrozenInstanceError:

@@ -13,7 +13,7 @@ from jaxenvs.arguments import instance, is_array, shown
 from jaxenvs.jax_names import is_traced
 
 
-def to_arrays(tree: Any) -> dict[str, np.ndarray]:
+def to_arrays(tree: object) -> dict[str, np.ndarray]:
     """Copy each leaf of a pytree to an array, under its path in the tree; typed keys are stored as their data.
 
     Raises:
@@ -22,7 +22,7 @@ def to_arrays(tree: Any) -> dict[str, np.ndarray]:
     return {name: np.array(key_data(leaf)) for name, leaf in _named_leaves("tree", tree, is_array).items()}
 
 
-def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
+def from_arrays(like: object, arrays: Mapping[str, Any]) -> Any:
     """Rebuild the pytree that `to_arrays` converted.
 
     Args:
@@ -59,7 +59,7 @@ def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
 OnHost = np.ndarray | np.generic | bool | int | float | complex
 
 
-def is_key(leaf: Any) -> bool:
+def is_key(leaf: object) -> bool:
     """Return whether a leaf is an array of typed PRNG keys."""
     return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
@@ -69,14 +69,14 @@ def key_data(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
-def key_impl(leaf: Any) -> Any:
+def key_impl(leaf: object) -> Any:
     """Return the implementation of a key whose shape and dtype are known; JAX reports it only for traced keys."""
     impls: list[Any] = []
     jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), leaf)
     return impls[0]
 
 
-def _named_leaves(argument: str, tree: Any, is_leaf: Callable[[Any], bool]) -> dict[str, Any]:
+def _named_leaves(argument: str, tree: object, is_leaf: Callable[[Any], bool]) -> dict[str, Any]:
     leaves = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = jax.tree_util.keystr(path)
@@ -88,7 +88,7 @@ def _named_leaves(argument: str, tree: Any, is_leaf: Callable[[Any], bool]) -> d
     return leaves
 
 
-def _like(leaf: Any, array: np.ndarray) -> Any:
+def _like(leaf: object, array: np.ndarray) -> Any:
     if isinstance(leaf, np.ndarray):
         return array.copy()
     if isinstance(leaf, OnHost):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxenvs.arguments import integer, is_array, non_negative_int, positive_int, type_name
 from jaxenvs.arrays import is_key
 from jaxenvs.environment import Environment, TimeStep, Wrapper, require_environment
-from jaxenvs.jax_names import is_traced
+from jaxenvs.jax_names import config, is_traced
 from jaxenvs.spaces import struct_of
 
 # --- By tracing -----------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _first(leaf: Any) -> Any:
     return leaf[0] if is_key(leaf) else np.asarray(leaf)[0]
 
 
-def _on_host(leaf: Any) -> Any:
+def _on_host(leaf: object) -> Any:
     """Convert a parameter to what code of spaces expects: a Python number, or a NumPy array."""
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or is_traced(leaf) or is_key(leaf):
         return leaf
@@ -97,7 +97,7 @@ def _kind(env: Environment[Any], env_axis: int | None) -> _Kind:
         structure=structure,
         shapes=tuple(aval.shape if env_axis is None else aval.shape[1:] for aval in avals),
         types=tuple((aval.dtype, aval.weak_type) for aval in avals),
-        x64=jax.config.jax_enable_x64,  # type: ignore[attr-defined]
+        x64=config.jax_enable_x64,
     )
 
 
@@ -105,14 +105,14 @@ def _without_types(kind: _Kind) -> _Kind:
     return kind._replace(types=())
 
 
-_Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+_Spaces = tuple[gymnasium.Space[object], gymnasium.Space[object]]
 
 MAX_KEPT = 256
 _kept: dict[_Kind, None] = {}  # the kinds that keep the contract
 _known_spaces: dict[_Kind, _Spaces] = {}  # the spaces of the first environment of each kind
 
 
-def _remember(memory: dict[_Kind, Any], kind: _Kind, value: Any) -> None:
+def _remember(memory: dict[_Kind, Any], kind: _Kind, value: object) -> None:
     if len(memory) >= MAX_KEPT:
         del memory[next(iter(memory))]
     memory[kind] = value
@@ -147,7 +147,7 @@ def spaces_in_traced_code(env: Environment[Any], env_axis: int | None = None) ->
     return _known_spaces[known]
 
 
-def possible_observation_spaces(env: Environment[Any]) -> list[gymnasium.Space[Any]]:
+def possible_observation_spaces(env: Environment[Any]) -> list[gymnasium.Space[object]]:
     """Return the observation space of `env`; if it depends on traced values, the spaces of two of its kind.
 
     Returns:
@@ -228,13 +228,13 @@ def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
     return found
 
 
-def _python_numbers(part: str, tree: Any) -> list[str]:
+def _python_numbers(part: str, tree: object) -> list[str]:
     """Return the paths and values of the leaves that are numbers of Python."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [f"{part}{jax.tree_util.keystr(path)} = {leaf}" for path, leaf in leaves if isinstance(leaf, int | float)]
 
 
-def _require_pair(function: str, returned: Any) -> tuple[Any, TimeStep]:
+def _require_pair(function: str, returned: object) -> tuple[Any, TimeStep]:
     """Return the result of a function, if it is (state, TimeStep), of arrays."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         got = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type_name(returned)
@@ -259,7 +259,7 @@ def _require_pair(function: str, returned: Any) -> tuple[Any, TimeStep]:
     return returned
 
 
-def _require_timestep(timestep: TimeStep, observation_space: gymnasium.Space[Any]) -> None:
+def _require_timestep(timestep: TimeStep, observation_space: gymnasium.Space[object]) -> None:
     for name, dtype in (("reward", jnp.result_type(float)), ("terminated", bool), ("truncated", bool)):
         value = getattr(timestep, name)
         if not hasattr(value, "shape") or value.shape != () or value.dtype != dtype:
@@ -277,7 +277,7 @@ def _require_timestep(timestep: TimeStep, observation_space: gymnasium.Space[Any
         )
 
 
-def _describe_tree(tree: Any) -> Any:
+def _describe_tree(tree: object) -> Any:
     described = jax.tree.map(_describe, tree)
     return described if jax.tree.leaves(tree) else repr(tree)
 
@@ -338,12 +338,12 @@ def _walk(env: Environment[Any], keys: jax.Array, actions: Any) -> Any:
     return jax.vmap(episode)(keys)
 
 
-def _describe(leaf: Any) -> str:
+def _describe(leaf: object) -> str:
     aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
     return f"{aval.dtype}{list(aval.shape)}" + (" (weak)" if getattr(aval, "weak_type", False) else "")
 
 
-def _require_same(function: str, from_reset: Any, from_step: Any) -> None:
+def _require_same(function: str, from_reset: tuple[Any, Any], from_step: tuple[Any, Any]) -> None:
     before, after = (
         {
             f"{part}{jax.tree_util.keystr(path)}": _describe(leaf)
@@ -364,7 +364,7 @@ def _require_same(function: str, from_reset: Any, from_step: Any) -> None:
             )
 
 
-def _require_in_space(env: Environment[Any], observation: Any, step: int) -> None:
+def _require_in_space(env: Environment[Any], observation: object, step: int) -> None:
     space = env.observation_space
     if not space.contains(observation):
         got = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)} {leaf}", observation)

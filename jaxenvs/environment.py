@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Generic, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform
 
 import gymnasium
 import jax
@@ -17,9 +17,10 @@ from jaxenvs.picture_size import compiled_draw, picture_size
 
 State = TypeVar("State")
 T = TypeVar("T")
+EnvironmentType = TypeVar("EnvironmentType", bound="Environment[Any]")
 
 
-def static(*, default: Any = dataclasses.MISSING) -> Any:
+def static(*, default: object = dataclasses.MISSING) -> Any:
     """Declare a field that chooses a code path or a shape: it is part of the compiled function, not of its data.
 
     Args:
@@ -57,7 +58,7 @@ def _check_after_init(cls: Any) -> None:
     init = cls.__init__
 
     @functools.wraps(init)
-    def init_and_check(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init_and_check(self: Any, *args: object, **kwargs: object) -> None:
         init(self, *args, **kwargs)
         self.__check_init__()
 
@@ -70,14 +71,14 @@ def _register_unchecked(cls: Any) -> None:
     data = [field.name for field in fields if not field.metadata.get("static")]
     meta = [field.name for field in fields if field.metadata.get("static")]
 
-    def flatten(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
+    def flatten(value: object) -> tuple[list[object], tuple[object, ...]]:
         return [getattr(value, name) for name in data], tuple([getattr(value, name) for name in meta])
 
-    def flatten_with_keys(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
+    def flatten_with_keys(value: object) -> tuple[list[tuple[Any, object]], tuple[object, ...]]:
         return [(jax.tree_util.GetAttrKey(name), getattr(value, name)) for name in data], flatten(value)[1]
 
-    def unflatten(statics: tuple[Any, ...], leaves: Any) -> Any:
-        value = object.__new__(cls)
+    def unflatten(statics: tuple[object, ...], leaves: Any) -> Any:
+        value: Any = object.__new__(cls)
         for name, part in zip((*data, *meta), (*leaves, *statics), strict=True):
             object.__setattr__(value, name, part)
         if hasattr(value, "__post_init__"):
@@ -88,7 +89,7 @@ def _register_unchecked(cls: Any) -> None:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
-def environment(cls: type[T]) -> type[T]:
+def environment(cls: type[EnvironmentType]) -> type[EnvironmentType]:
     """Make a subclass of Environment a `struct`: numeric fields are its leaves, `static` fields part of its structure.
 
     Args:
@@ -105,7 +106,7 @@ def environment(cls: type[T]) -> type[T]:
         )
     cls = struct(cls)
     explain_calls(cls)
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+    for field in dataclasses.fields(cls):
         if field.default is dataclasses.MISSING or field.metadata.get("static"):
             continue
         if isinstance(field.default, bool | str | type(None)) or callable(field.default):
@@ -143,9 +144,9 @@ class TimeStep:
     def create(
         cls,
         observation: Any,
-        reward: Any = 0.0,
-        terminated: Any = False,
-        truncated: Any = False,
+        reward: jax.typing.ArrayLike = 0.0,
+        terminated: jax.typing.ArrayLike = False,
+        truncated: jax.typing.ArrayLike = False,
         info: dict[str, Any] | None = None,
     ) -> TimeStep:
         """Create a TimeStep with fixed dtypes of reward and flags; with the defaults, the first TimeStep of an episode.
@@ -171,12 +172,10 @@ class TimeStep:
 
 
 def _strong(name: str, tree: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _array(f"{name}{jax.tree_util.keystr(path)}", leaf), tree
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: _array(name + jax.tree_util.keystr(path), leaf), tree)
 
 
-def _array(name: str, leaf: Any, dtype: Any = None) -> jax.Array:
+def _array(name: str, leaf: object, dtype: type[float] | type[bool] | None = None) -> jax.Array:
     if not is_array(leaf):
         raise TypeError(f"{name} must be an array, got {shown(leaf)}.")
     return jnp.asarray(leaf, dtype=jnp.result_type(leaf) if dtype is None else dtype)
@@ -189,7 +188,9 @@ class Environment(Generic[State]):
     `jax.grad` with respect to a mass. Derived quantities are properties, never fields.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
         if args or kwargs:  # @environment generates an `__init__` that takes the parameters
             raise TypeError(f"{type(self).__name__} takes no parameters: decorate the class with @environment.")
 
@@ -202,17 +203,17 @@ class Environment(Generic[State]):
           TypeError, ValueError: a numeric field is not a number or an array of numbers, or is NaN; or a static field is
             not hashable, or annotated as bool and none.
         """
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        for field in dataclasses.fields(self):
             if field.init:
                 _require_parameter(type(self).__name__, field, getattr(self, field.name))
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
+    def observation_space(self) -> gymnasium.Space[object]:
         """Space of `TimeStep.observation`. Not for use in traced code."""
         raise NotImplementedError(f"{type(self).__name__} does not define observation_space.")
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         """Space of the `action` that `step` takes. Not for use in traced code."""
         raise NotImplementedError(f"{type(self).__name__} does not define action_space.")
 
@@ -294,15 +295,15 @@ class Environment(Generic[State]):
         for name in changes:
             if name not in self.parameter_names:
                 raise AttributeError(no_parameter(type(self).__name__, name, self.parameter_names))
-        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        return dataclasses.replace(self, **changes)
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """Names of all fields, numeric and static."""
-        return tuple(field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
+        return tuple(field.name for field in dataclasses.fields(self))
 
 
-def require_environment(name: str, value: Any) -> None:
+def require_environment(name: str, value: object) -> None:
     """Raise unless `value` is an Environment and a pytree."""
     if isinstance(value, type) and issubclass(value, Environment):
         raise TypeError(f"{name} must be a jaxenvs.Environment, got the class {value.__name__}: make an instance.")
@@ -314,7 +315,7 @@ def require_environment(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a pytree: decorate the class {type(value).__name__} with @environment.")
 
 
-def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) -> None:
+def _require_parameter(owner: str, field: dataclasses.Field[Any], value: object) -> None:
     name = f"{owner}.{field.name}"
     if field.metadata.get("static"):
         hashable(name, value)
@@ -354,11 +355,11 @@ class Wrapper(Environment[State]):
         super().__check_init__()
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
+    def observation_space(self) -> gymnasium.Space[object]:
         return self.env.observation_space
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         return self.env.action_space
 
     @property
@@ -391,9 +392,9 @@ class Wrapper(Environment[State]):
         return getattr(self, name) if hasattr(self, name) else self.env.parameter(name)
 
     def replace(self, **changes: Any) -> Self:
-        own = {field.name for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        own = {field.name for field in dataclasses.fields(self)}
         inner = {name: value for name, value in changes.items() if name not in own}
         outer = {name: value for name, value in changes.items() if name in own}
         if inner:
             outer["env"] = outer.get("env", self.env).replace(**inner)
-        return dataclasses.replace(self, **outer)  # type: ignore[type-var]
+        return dataclasses.replace(self, **outer)

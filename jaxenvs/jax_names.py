@@ -16,6 +16,8 @@ block_until_ready: Callable[[Any], Any] = jax.block_until_ready
 sequential_vmap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]] = jax.custom_batching.sequential_vmap
 effects_barrier: Callable[[], None] = jax.effects_barrier
 
+# Its settings are attributes that type checkers do not see.
+config: Any = jax.config
 # The common prefix of the events by which `jax.monitoring` reports the time for tracing, lowering and compiling.
 COMPILE_EVENTS = "/jax/core/compile/"
 # The event of a compiled function that was read from the cache on disk.
@@ -31,7 +33,9 @@ def has_run() -> bool | None:
     return backends_are_initialized()
 
 
-def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+def shard_map(
+    function: Callable[..., Any], mesh: jax.sharding.Mesh, in_specs: Any, out_specs: Any
+) -> Callable[..., Any]:
     """Call `jax.shard_map` so that values are summed over devices only where the function itself sums them.
 
     With JAX's check of varying values (`check_vma`), the gradient of a parameter that is the same on all devices is
@@ -46,7 +50,7 @@ def varies_over_devices(array: jax.Array) -> bool:
     return bool(aval.vma if hasattr(aval, "vma") else aval.manual_axis_type.varying)
 
 
-def is_traced(leaf: Any) -> bool:
+def is_traced(leaf: object) -> bool:
     """Return whether a value is a tracer, which has no number yet."""
     return isinstance(leaf, jax.core.Tracer)
 

@@ -22,7 +22,7 @@ def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any
     if name not in owner.parameter_names:
         owner.replace(**{name: None})  # raises, and lists the parameters
     value = owner.parameter(name)
-    static_names = {f.name for f in dataclasses.fields(owner) if f.metadata.get("static")}  # type: ignore[arg-type]
+    static_names = {f.name for f in dataclasses.fields(owner) if f.metadata.get("static")}
     if name in static_names or isinstance(value, Environment):
         raise ValueError(
             f"{type(owner).__name__}.{name} is static, so it is compiled into the function: make a new environment to "
@@ -31,7 +31,7 @@ def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any
     return owner, value
 
 
-def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]:
+def with_value(env: Environment[Any], name: str, value: object) -> Environment[Any]:
     """Return `env` with the numeric parameter `name` changed, for which compiled functions stay valid.
 
     A parameter that is a pytree may also get another structure or other shapes, for which functions compile again.
@@ -42,7 +42,7 @@ def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]
     return env.replace(**{name: _like(name, value, old)})
 
 
-def with_parameter(venv: VectorEnv, name: str, value: Any, env_indices: list[int]) -> VectorEnv:
+def with_parameter(venv: VectorEnv, name: str, value: object, env_indices: list[int]) -> VectorEnv:
     """Return `venv` with the numeric parameter `name` changed in the environments with these indices."""
     env = venv.env
     if venv.env_axis is None and len(set(env_indices)) == venv.num_envs:
@@ -68,7 +68,7 @@ def with_parameter(venv: VectorEnv, name: str, value: Any, env_indices: list[int
     )
 
 
-def _has_other_shapes(value: Any, old: Any) -> bool:
+def _has_other_shapes(value: object, old: object) -> bool:
     """Return whether a pytree, such as a dict of arrays, has another structure than the parameter or other shapes."""
     if jax.tree_util.all_leaves([old]):
         return False
@@ -78,14 +78,14 @@ def _has_other_shapes(value: Any, old: Any) -> bool:
     return any(np.shape(a) != np.shape(b) for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(value), strict=True))
 
 
-def _like(name: str, value: Any, old: Any) -> Any:
+def _like(name: str, value: object, old: object) -> Any:
     """Convert the value of a parameter, or each leaf of it, to the dtype and type that the parameter has.
 
     Raises:
       ValueError: a leaf is not a number of the old one's kind and shape, or NaN.
     """
 
-    def convert(path: Any, old: Any, new: Any) -> Any:
+    def convert(path: tuple[Any, ...], old: Any, new: Any) -> Any:
         what = name + jax.tree_util.keystr(path)
         number = as_parameter(what, new, np.shape(old), jnp.result_type(old))
         # Keep the type, because functions are compiled for types.
@@ -96,7 +96,7 @@ def _like(name: str, value: Any, old: Any) -> Any:
     return jax.tree_util.tree_map_with_path(convert, old, value)
 
 
-def as_parameter(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def as_parameter(what: str, value: object, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return `as_numbers(...)` after checking that none of them is NaN."""
     numbers = as_numbers(what, value, shape, dtype)
     if np.isnan(numbers).any():
@@ -104,5 +104,5 @@ def as_parameter(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> n
     return numbers
 
 
-def _one_per_env(leaf: Any, num_envs: int) -> np.ndarray:
+def _one_per_env(leaf: jax.typing.ArrayLike, num_envs: int) -> np.ndarray:
     return np.broadcast_to(np.asarray(leaf, jnp.result_type(leaf)), (num_envs, *np.shape(leaf))).copy()

@@ -16,7 +16,7 @@ _views: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.Conte
 _sizes: dict[Any, tuple[int, int]] = {}
 
 
-def note_view(width: Any, height: Any) -> None:
+def note_view(width: object, height: object) -> None:
     """Note the extent of a canvas, in units of the environment, for the `picture_size` that traces `draw` now."""
     views = _views.get()
     if views is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from jaxenvs.arguments import function, instance, non_negative_int, positive_int, shown, typed_key
@@ -94,12 +95,12 @@ def _divided_like(policy_state: Any, state: VectorState) -> Any:
 
 
 def act(
-    policy: Policy | StatefulPolicy, key: jax.Array, state: VectorState, observation: Any, policy_state: Any = None
-) -> tuple[Any, Any]:
+    policy: Callable[..., Any], key: jax.Array, state: VectorState, observation: Any, policy_state: Any = None
+) -> Any:
     """Return the action and the next state of a policy; None if it has no state."""
     if policy_state is None:
-        return policy(key, observation), None  # type: ignore[call-arg]
-    return policy(key, observation, policy_state, state.episode_length == 0)  # type: ignore[call-arg]
+        return policy(key, observation), None
+    return policy(key, observation, policy_state, state.episode_length == 0)
 
 
 @struct
@@ -114,18 +115,18 @@ class Evaluation:
       truncated: bool (n_episodes,), True if a TimeLimit or `max_steps` ended it. Both may be True.
     """
 
-    returns: Any
-    lengths: Any
-    terminated: Any
-    truncated: Any
+    returns: jax.Array | np.ndarray
+    lengths: jax.Array | np.ndarray
+    terminated: jax.Array | np.ndarray
+    truncated: jax.Array | np.ndarray
 
     @property
-    def mean(self) -> Any:
+    def mean(self) -> jax.Array | np.floating:
         """Mean return."""
         return self.returns.mean()
 
     @property
-    def std(self) -> Any:
+    def std(self) -> jax.Array | np.floating:
         """Standard deviation of the returns, with n in the denominator, as in SB3's `evaluate_policy`."""
         return self.returns.std()
 
@@ -166,11 +167,11 @@ def evaluate(
     limit = NO_LIMIT if max_steps is None else positive_int("max_steps", max_steps, NO_LIMIT)
     venv = dataclasses.replace(venv, autoreset=AutoresetMode.DISABLED)
 
-    def is_running(carry: Any) -> Any:
+    def is_running(carry: tuple[Any, ...]) -> Any:
         *_, running, step = carry
         return jnp.any(running) & (step < limit)
 
-    def advance(carry: Any) -> Any:
+    def advance(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         state, observation, policy_state, results, running, step = carry
         key = jax.random.fold_in(policy_key, step)
         action, policy_state = act(policy, key, state, observation, policy_state)

@@ -23,7 +23,7 @@ def _unsupported(space: object) -> TypeError:
     )
 
 
-def leaf_bounds(space: Space[Any]) -> tuple[np.ndarray, np.ndarray]:
+def leaf_bounds(space: Space[object]) -> tuple[np.ndarray, np.ndarray]:
     """Return the least and the greatest member of a space that is neither Dict nor Tuple, element by element."""
     if isinstance(space, Box):
         return space.low, space.high
@@ -40,7 +40,7 @@ def leaf_bounds(space: Space[Any]) -> tuple[np.ndarray, np.ndarray]:
 # --- Sampling -------------------------------------------------------------------------------------------------------
 
 
-def sample(space: Space[Any], key: jax.Array) -> Any:
+def sample(space: Space[object], key: jax.Array) -> Any:
     """Draw a random member of a space, with the distribution of `space.sample()`.
 
     Integers are uniform, the greatest included. An element of a Box is uniform where it is bounded, normal where it is
@@ -81,7 +81,7 @@ def _sample_box(space: Box, key: jax.Array) -> jax.Array:
     return jnp.where(bounded, _sample_integers(within, integer_key), _sample_reals(space, real_key))
 
 
-def _sample_integers(space: Space[Any], key: jax.Array) -> jax.Array:
+def _sample_integers(space: Space[object], key: jax.Array) -> jax.Array:
     """Sample uniformly from `low`, ..., `high`. Unsigned arithmetic wraps, and so reaches every range of a dtype."""
     key = typed_key("key", key, ())
     dtype = _jax_dtype(space)
@@ -128,7 +128,7 @@ def _sample_reals(space: Box, key: jax.Array) -> jax.Array:
 # --- Membership -----------------------------------------------------------------------------------------------------
 
 
-def contains(space: Space[Any], value: Any) -> jax.Array:
+def contains(space: Space[object], value: object) -> jax.Array:
     """Return whether a value lies in a space: bool, shape (). NaN lies in no space.
 
     Args:
@@ -151,7 +151,7 @@ def contains(space: Space[Any], value: Any) -> jax.Array:
 # --- Flattening -----------------------------------------------------------------------------------------------------
 
 
-def flatten(space: Space[Any], value: Any, dtype: Any = jnp.float32) -> jax.Array:
+def flatten(space: Space[object], value: object, dtype: Any = jnp.float32) -> jax.Array:
     """Flatten a value to a vector: float32, shape (gymnasium.spaces.flatdim(space),), as `gymnasium.spaces.flatten`.
 
     Discrete and MultiDiscrete are one-hot (all zeros for a value outside of the space), Box and MultiBinary are
@@ -181,7 +181,7 @@ def flatten(space: Space[Any], value: Any, dtype: Any = jnp.float32) -> jax.Arra
 # --- Shapes and dtypes ----------------------------------------------------------------------------------------------
 
 
-def struct_of(space: Space[Any], name: str = "space") -> Any:
+def struct_of(space: Space[object], name: str = "space") -> Any:
     """Return the structs of a space's members in JAX: `jax.ShapeDtypeStruct`, in dicts and tuples.
 
     Raises:
@@ -199,11 +199,11 @@ def struct_of(space: Space[Any], name: str = "space") -> Any:
 # --- Shared ---------------------------------------------------------------------------------------------------------
 
 
-def _jax_dtype(space: Space[Any]) -> np.dtype[Any]:
+def _jax_dtype(space: Space[object]) -> np.dtype[Any]:
     return np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
 
 
-def _bounds_in(space: Space[Any], dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _bounds_in(space: Space[object], dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the least and greatest member of a space that a dtype can hold, and whether there are any, by element."""
     low, high = leaf_bounds(space)
     if dtype.kind == "f":
@@ -219,11 +219,11 @@ def _bounds_in(space: Space[Any], dtype: np.dtype[Any]) -> tuple[np.ndarray, np.
     return np.asarray(np.clip(low, least, greatest), dtype), np.asarray(np.clip(high, least, greatest), dtype), possible
 
 
-def _too_wide(space: Space[Any], dtype: np.dtype[Any]) -> str:
+def _too_wide(space: Space[object], dtype: np.dtype[Any]) -> str:
     return f"space must fit into JAX's {dtype} to be sampled, got {space}. Set jax_enable_x64 to use 64-bit types."
 
 
-def _as_leaf(space: Space[Any], value: Any) -> jax.Array:
+def _as_leaf(space: Space[object], value: object) -> jax.Array:
     """Return a value as an array that can be compared with a space's bounds, after checking its shape and kind."""
     if not isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
         raise _unsupported(space)
@@ -247,7 +247,7 @@ def _as_leaf(space: Space[Any], value: Any) -> jax.Array:
     return jnp.asarray(value)
 
 
-def _parts(space: Dict | Tuple[Any], value: Any) -> list[tuple[Space[Any], Any]]:
+def _parts(space: Dict | Tuple[Any], value: object) -> list[tuple[Space[object], Any]]:
     """Return the subspaces of a space, each with its part of a value."""
     if isinstance(space, Dict):
         if not isinstance(value, Mapping):

@@ -86,7 +86,7 @@ def _require_parameters(env: Environment[Any]) -> None:
 def _name(env: Environment[Any]) -> str:
     """Return the classes and their static fields, such as "TimeLimit(env=CartPole(semi_implicit_euler=False))"."""
     parts = []
-    for field in dataclasses.fields(env):  # type: ignore[arg-type]
+    for field in dataclasses.fields(env):
         value = getattr(env, field.name)
         if isinstance(value, Environment):
             parts.append(f"{field.name}={_name(value)}")

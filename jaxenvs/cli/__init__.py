@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import gymnasium
 import numpy as np
@@ -182,7 +182,7 @@ def doctor() -> None:
 OWN: dict[str, Callable[..., None]] = {"list": list_environments, "doctor": doctor}
 
 
-def _describe(space: gymnasium.Space[Any]) -> str:
+def _describe(space: gymnasium.Space[object]) -> str:
     """Describe the space in one short line: bounds only if they are the same everywhere."""
     if isinstance(space, gymnasium.spaces.Box) and (np.unique(space.low).size > 1 or np.unique(space.high).size > 1):
         return f"Box({space.shape}, {space.dtype})"

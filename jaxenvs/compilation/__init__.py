@@ -12,7 +12,7 @@ import jax
 from jaxenvs.compilation.default_device import platform
 from jaxenvs.compilation.faults import guard
 from jaxenvs.compilation.process_guard import guard_process
-from jaxenvs.jax_names import has_run, is_tracing
+from jaxenvs.jax_names import config, has_run, is_tracing
 
 _ran_before_fork = False
 _is_orphaned = False
@@ -90,15 +90,15 @@ def guarded_jit(function: Callable[..., Any], *, static_argnums: tuple[int, ...]
     inner = jax.jit(function, static_argnums=static_argnums)
 
     @functools.cache
-    def compiled(default_device: Any) -> Any:
+    def compiled(default_device: jax.Device | str | None) -> Callable[..., Any]:
         options = guard() if platform() == "cpu" else None
         return jax.jit(function, static_argnums=static_argnums, compiler_options=options)
 
     @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> Any:
         if is_tracing():
             return inner(*arguments)
-        return compiled(jax.config.jax_default_device)(*arguments)  # type: ignore[attr-defined]
+        return compiled(config.jax_default_device)(*arguments)
 
     vars(call)["compiled"] = compiled
     return call

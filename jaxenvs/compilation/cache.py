@@ -9,13 +9,12 @@ import platform
 import shutil
 from pathlib import Path
 
-import jax
 import platformdirs
 from jax.experimental.compilation_cache import compilation_cache
 from jaxlib import version as jaxlib_version
 
 from jaxenvs.arguments import instance
-from jaxenvs.jax_names import setting
+from jaxenvs.jax_names import config, setting
 
 # Off with "0"; or the folder.
 CACHE_VARIABLE = "JAXENVS_CACHE"
@@ -68,7 +67,7 @@ def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
         _set_unless_in_environment("jax_persistent_cache_min_entry_size_bytes", -1)
     _ours = None if folder is None else str(folder)
     if present != _ours:
-        jax.config.update("jax_compilation_cache_dir", _ours)  # type: ignore[no-untyped-call]
+        config.update("jax_compilation_cache_dir", _ours)
         compilation_cache.reset_cache()  # it looks at the folder once, when it first compiles
     return folder
 
@@ -155,4 +154,4 @@ def _trim(folder: Path) -> None:
 
 def _set_unless_in_environment(name: str, value: float) -> None:
     if name.upper() not in os.environ:
-        jax.config.update(name, value)  # type: ignore[no-untyped-call]
+        config.update(name, value)

@@ -9,11 +9,14 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
-F = TypeVar("F", bound=Callable[..., Any])
+from jaxenvs.jax_names import config
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def device_in_use() -> jax.Device:
@@ -51,39 +54,40 @@ def host() -> jax.Device | None:
         return None
 
 
-def on(device: jax.Device | None) -> contextlib.AbstractContextManager[Any]:
+def on(device: jax.Device | None) -> contextlib.AbstractContextManager[object]:
     """Return a context in which JAX runs functions on a device; None: where it runs them anyway."""
     return contextlib.nullcontext() if device is None else jax.default_device(device)
 
 
-def beside(array: jax.Array) -> contextlib.AbstractContextManager[Any]:
+def beside(array: jax.Array) -> contextlib.AbstractContextManager[object]:
     """Return a context in which JAX runs functions where an array is, if that is one device."""
     devices = array.devices()
     return on(None if len(devices) > 1 or devices == {device_in_use()} else next(iter(devices)))
 
 
-def on_device_of(name: str) -> Callable[[F], F]:
+def on_device_of(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Let JAX run what a function calls on the `device` of its argument `name`, which is positional. A decorator."""
 
-    def decorate(function: F) -> F:
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         index = [*inspect.signature(function).parameters].index(name)
 
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            device = args[index].device
+        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            owner: Any = args[index]
+            device = owner.device
             if device is None:
                 return function(*args, **kwargs)
             with jax.default_device(device):
                 return function(*args, **kwargs)
 
-        return call  # type: ignore[return-value]
+        return call
 
     return decorate
 
 
 def here(tree: Any) -> Any:
     """Move arrays that are bound to one other device to the device in use. JAX itself moves those that are not."""
-    default = jax.config.jax_default_device  # type: ignore[attr-defined]
+    default = config.jax_default_device
     if default is None and not is_accelerator(_device(default)):
         return tree
     device = _device(default)
@@ -97,7 +101,7 @@ def here(tree: Any) -> Any:
 
 def bound(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a jitted function that always runs on the device in use now: itself, where JAX has only a CPU."""
-    default = jax.config.jax_default_device  # type: ignore[attr-defined]
+    default = config.jax_default_device
     if default is None and not is_accelerator(_device(default)):
         return function
     return _Bound(function, _device(default))
@@ -109,23 +113,24 @@ class _Bound:
     def __init__(self, function: Any, device: jax.Device) -> None:
         self._function, self._device = function, device
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         with jax.default_device(self._device):
             return self._function(*here(arguments))
 
-    def lower(self, *arguments: Any) -> Any:
+    def lower(self, *arguments: object) -> Any:
         """Return `function.lower(*arguments)` for the device."""
         with jax.default_device(self._device):
             return self._function.lower(*here(arguments))
 
 
-def cached_by_device(function: F) -> F:
+def cached_by_device(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """`functools.lru_cache` for makers of compiled functions, which differ from device to device. A decorator."""
     cached = functools.lru_cache(maxsize=64)(lambda device, *args, **kwargs: function(*args, **kwargs))
+    lookup: Callable[..., Result] = cached
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return cached(device_in_use(), *args, **kwargs)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        return lookup(device_in_use(), *args, **kwargs)
 
     vars(call)["cache_clear"] = cached.cache_clear
-    return call  # type: ignore[return-value]
+    return call

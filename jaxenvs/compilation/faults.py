@@ -112,10 +112,10 @@ def copies_in_loops(options: Mapping[str, str] | None = None) -> bool:
     def seconds(length: int) -> float:
         array, best = jnp.zeros(length, jnp.float32), float("inf")
         filled = _jit(fill, options, donate=True)
-        array = jax.block_until_ready(filled(array))  # type: ignore[no-untyped-call]
+        array = filled(array).block_until_ready()
         for _ in range(3):
             begin = time.perf_counter()
-            array = jax.block_until_ready(filled(array))  # type: ignore[no-untyped-call]
+            array = filled(array).block_until_ready()
             best = min(best, time.perf_counter() - begin)
         return best
 

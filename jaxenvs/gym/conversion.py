@@ -12,7 +12,7 @@ from gymnasium import spaces
 from jaxenvs.spaces import leaf_bounds
 
 
-def checked_action(space: spaces.Space[Any], action: Any, name: str = "action") -> Any:
+def checked_action(space: spaces.Space[object], action: Any, name: str = "action") -> Any:
     """Return an action as `Environment.step` takes it: arrays in the dtypes of the space.
 
     Real numbers may lie outside of the bounds: many of Gymnasium's environments clip them, and so do these.
@@ -38,11 +38,11 @@ def checked_action(space: spaces.Space[Any], action: Any, name: str = "action") 
     raise _wrong_action(space, action, name)
 
 
-def _wrong_action(space: spaces.Space[Any], action: Any, name: str) -> ValueError:
+def _wrong_action(space: spaces.Space[object], action: Any, name: str) -> ValueError:
     return ValueError(f"{name} must be a member of {space}, got {action!r}. No environment was stepped.")
 
 
-def to_numpy(space: spaces.Space[Any], value: Any) -> Any:
+def to_numpy(space: spaces.Space[object], value: Any) -> Any:
     """Copy an observation to the host, in new arrays."""
     if isinstance(space, spaces.Dict):
         return {key: to_numpy(part, value[key]) for key, part in space.spaces.items()}

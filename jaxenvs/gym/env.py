@@ -177,7 +177,7 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
         return self.env.render(self.state)
 
 
-def require_same_actions(name: str, space: gymnasium.Space[Any], present: gymnasium.Space[Any]) -> None:
+def require_same_actions(name: str, space: gymnasium.Space[object], present: gymnasium.Space[object]) -> None:
     """Raise unless an action space equals the present one."""
     if space != present:
         raise ValueError(

@@ -253,7 +253,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         return mask.copy()
 
 
-def _spaces(venv: VectorEnv) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+def _spaces(venv: VectorEnv) -> tuple[gymnasium.Space[object], gymnasium.Space[object]]:
     """Return the spaces of the observations and the actions of all environments."""
     if venv.env_axis is None:
         env = venv.env

@@ -5,8 +5,9 @@ The other body of every contact is static, so that its mass does not appear.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,7 @@ class Impulses(NamedTuple):
     tangent: Vector
 
 
-def _world_of(manifold: Manifold, frame: Frame) -> tuple[Vector, Vector, list[Vector]]:
+def _world_of(manifold: Manifold, frame: Frame) -> tuple[Vector, Vector, Sequence[Vector]]:
     """Return normal and plane of the reference, and the points, in world coordinates."""
     on, (nx, ny), (px, py) = manifold.on_polygon, manifold.normal, manifold.plane
     tx, ty = frame.turn(nx, ny)
@@ -62,7 +63,9 @@ def _world_of(manifold: Manifold, frame: Frame) -> tuple[Vector, Vector, list[Ve
     return (jnp.where(on, tx, nx), jnp.where(on, ty, ny)), (jnp.where(on, qx, px), jnp.where(on, qy, py)), points
 
 
-def prepare(world: World, manifold: Manifold, body: Any, edge: Any, position: jax.Array, angle: jax.Array) -> Contact:
+def prepare(
+    world: World, manifold: Manifold, body: jax.Array, edge: jax.Array, position: jax.Array, angle: jax.Array
+) -> Contact:
     """Return the constraint of a pair that touches.
 
     Args:
@@ -160,7 +163,7 @@ def _press(contact: Contact, velocity: Velocity, impulses: Vector) -> tuple[Velo
 
 
 def solve_position(
-    world: World, manifold: Manifold, body: Any, position: Velocity, share: np.float32
+    world: World, manifold: Manifold, body: jax.Array, position: Velocity, share: np.float32
 ) -> tuple[Velocity, Number]:
     """Run one iteration, point by point. Return x, y and angle of the body, and the least separation [m].
 
@@ -197,7 +200,7 @@ def touching(world: World, pairs: Pairs) -> tuple[jax.Array, jax.Array]:
     number = number_of(pairs)
     order = np.array(world.body_order, np.int32)
 
-    def visit(step: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def visit(step: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         found, many = carry
         pair, body = step % number, row(order, step // number)
         is_one = (row(pairs.count, pair) > 0) & (row(pairs.key, pair) % len(world.bodies) == body)
@@ -213,7 +216,7 @@ def prepare_all(
 ) -> tuple[Contact, Impulses]:
     """Return the constraints of the first `number` pairs in `order`, and their impulses: tables of P rows."""
 
-    def of_slot(slot: Any) -> tuple[Contact, Impulses]:
+    def of_slot(slot: jax.Array) -> tuple[Contact, Impulses]:
         pair = row(order, slot)
         key, impulse = row(pairs.key, pair), row(pairs.impulse, pair)
         body = key % len(world.bodies)
@@ -225,7 +228,7 @@ def prepare_all(
     shapes = jax.eval_shape(of_slot, jnp.int32(0))
     table = jax.tree.map(lambda leaf: jnp.zeros((world.pairs, *leaf.shape), leaf.dtype), shapes)
 
-    def add(slot: Any, table: Any) -> Any:
+    def add(slot: jax.Array, table: tuple[Contact, Impulses]) -> tuple[Contact, Impulses]:
         return with_row(table, slot, of_slot(slot))
 
     start = varying(table, pairs, manifolds, order, number, positions)
@@ -236,7 +239,7 @@ def prepare_all(
 def warm_start_all(prepared: Contact, number: jax.Array, velocities: jax.Array, pushes: Impulses) -> jax.Array:
     """Return the velocities (B, 3) after the impulses with which the first `number` contacts begin."""
 
-    def start(slot: Any, velocities: jax.Array) -> jax.Array:
+    def start(slot: jax.Array, velocities: jax.Array) -> jax.Array:
         contact = row(prepared, slot)
         moved = push(contact, _row3(velocities, contact.body), row(pushes, slot))
         pushed: jax.Array = with_row(velocities, contact.body, jnp.stack(moved))
@@ -252,7 +255,7 @@ def solve_all_velocities(
 ) -> tuple[jax.Array, Impulses]:
     """Run one iteration of the first `number` contacts, one after the other."""
 
-    def solve(slot: Any, carry: Any) -> Any:
+    def solve(slot: jax.Array, carry: tuple[jax.Array, Impulses]) -> tuple[jax.Array, Impulses]:
         velocities, pushes = carry
         contact = row(prepared, slot)
         moved, pushed = solve_velocity(contact, _row3(velocities, contact.body), row(pushes, slot))
@@ -274,7 +277,7 @@ def solve_all_positions(
 ) -> tuple[jax.Array, jax.Array]:
     """Run one iteration of the pairs `order`, and return the positions and the least separation [m]."""
 
-    def solve(slot: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def solve(slot: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         positions, least = carry
         pair = row(order, slot)
         body = row(pairs.key, pair) % len(world.bodies)
@@ -286,6 +289,6 @@ def solve_all_positions(
     return result
 
 
-def _row3(table: jax.Array, number: Any) -> Any:
+def _row3(table: jax.Array, number: jax.Array) -> Velocity:
     values = row(table, number)
     return values[0], values[1], values[2]

@@ -89,8 +89,7 @@ def solve_impacts(world: World, state: WorldState, before: jax.Array, edges: jax
         return state, motion, meets
 
     start = varying((state, motion, jnp.ones((), bool)), state, motion, edges)
-    solved: WorldState = jax.lax.while_loop(lambda carry: carry[2], look, start)[0]
-    return solved
+    return jax.lax.while_loop(lambda carry: carry[2], look, start)[0]
 
 
 def _first_impact(
@@ -101,7 +100,7 @@ def _first_impact(
     """
     number = broad_phase.number_of(state.pairs)
 
-    def look(pair: Any, carry: Any) -> Any:
+    def look(pair: jax.Array, carry: tuple[Motion, jax.Array, jax.Array]) -> tuple[Motion, jax.Array, jax.Array]:
         motion, first, earliest = carry
         is_asked = ~row(motion.is_off, pair) & (row(motion.impacts, pair) <= MOST_IMPACTS)
         motion = jax.lax.cond(
@@ -118,7 +117,7 @@ def _first_impact(
     return found
 
 
-def _time_of(world: World, state: WorldState, motion: Motion, edges: jax.Array, pair: Any) -> Motion:
+def _time_of(world: World, state: WorldState, motion: Motion, edges: jax.Array, pair: jax.Array) -> Motion:
     """Return the motion with the time of one pair."""
     key = row(state.pairs.key, pair)
     body, edge = key % len(world.bodies), key // len(world.bodies)
@@ -156,11 +155,11 @@ def _time_of(world: World, state: WorldState, motion: Motion, edges: jax.Array, 
     )
 
 
-def _place_of(state: WorldState, body: Any) -> jax.Array:
+def _place_of(state: WorldState, body: jax.Array) -> jax.Array:
     return jnp.concatenate([row(state.position, body), row(state.angle, body)[None]])
 
 
-def _between(before: jax.Array, after: jax.Array, since: Any, time: Any) -> jax.Array:
+def _between(before: jax.Array, after: jax.Array, since: jax.Array, time: jax.Array) -> jax.Array:
     """Return the position at some time in a motion that lasts from `since` to 1."""
     share = jnp.where(time > since, (time - since) / jnp.where(since < 1, 1 - since, 1), 0)
     return (1 - share) * before + share * after
@@ -201,7 +200,7 @@ def _touch(
     """
     body = row(state.pairs.key, pair) % len(world.bodies)
 
-    def visit(visited: Any, carry: Any) -> Any:
+    def visit(visited: jax.Array, carry: Any) -> Any:
         state, edge_since, manifolds, order, number = carry
         this = jnp.where(visited == 0, pair, visited - 1).astype(jnp.int32)
         key = row(state.pairs.key, this)
@@ -237,7 +236,7 @@ def _go_on(
     """Return state and motion after the rest of the step of a body that touches `number` of the pairs `order`."""
     body = row(state.pairs.key, order[0]) % len(world.bodies)
 
-    def push_apart(carry: Any) -> Any:
+    def push_apart(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         rounds, places, _ = carry
         places, least = contacts.solve_all_positions(
             world, state.pairs, manifolds, order, number, places, BAUMGARTE_OF_IMPACT
@@ -283,7 +282,7 @@ def _go_on(
     )
 
 
-def _with_place(state: WorldState, body: Any, place: jax.Array) -> WorldState:
+def _with_place(state: WorldState, body: jax.Array, place: jax.Array) -> WorldState:
     return state.replace(
         position=with_row(state.position, body, place[:2]), angle=with_row(state.angle, body, place[2])
     )

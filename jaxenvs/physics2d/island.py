@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +28,17 @@ from jaxenvs.physics2d.kernels import in_blocks
 from jaxenvs.physics2d.world import Pairs, World, WorldState
 from jaxenvs.transformations import varying
 
+_Given: TypeAlias = float | jax.Array | np.ndarray
+_Velocities: TypeAlias = tuple[joints.Velocity, ...]
+_Carry: TypeAlias = tuple[_Velocities, contacts.Impulses]
+_Positions: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]  # rounds, positions, whether errors are small
+
 
 class Motors(NamedTuple):
     """Motors of all joints, (J,): target speeds [rad/s], and greatest torques [N m]."""
 
-    speed: Any
-    max_torque: Any
+    speed: jax.typing.ArrayLike
+    max_torque: jax.typing.ArrayLike
 
 
 class Solved(NamedTuple):
@@ -61,7 +67,7 @@ def velocities_of(state: WorldState) -> jax.Array:
     return jnp.concatenate([state.velocity, state.angular_velocity[:, None]], axis=1)
 
 
-def accelerate(world: World, state: WorldState, gravity: Any, force: Any, torque: Any) -> WorldState:
+def accelerate(world: World, state: WorldState, gravity: _Given, force: _Given, torque: _Given) -> WorldState:
     """Return the velocities after a step's forces (B, 2) [N] and torques (B,) [N m] and gravity [m/s²]."""
     pull = jnp.stack([jnp.zeros((), jnp.float32), jnp.asarray(gravity, jnp.float32)])
     return state.replace(
@@ -70,7 +76,9 @@ def accelerate(world: World, state: WorldState, gravity: Any, force: Any, torque
     )
 
 
-def integrate(position: Any, velocity: Any, duration: Any) -> tuple[Any, Any]:
+def integrate(
+    position: Iterable[jax.Array], velocity: Iterable[jax.Array], duration: jax.Array | np.float32
+) -> tuple[joints.Velocity, joints.Velocity]:
     """Return x, y and angle of a body after some time, and the velocities, limited to what a step may move and turn."""
     (x, y, angle), (dx, dy, turn) = position, velocity
     squared = (duration * dx) ** 2 + (duration * dy) ** 2
@@ -98,7 +106,7 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
     speeds, most = rows(motors.speed), rows(TIMESTEP * jnp.asarray(motors.max_torque))
 
     def iterate(prepared: Any, velocities: Any, impulses: Any, speeds: Any, most: Any) -> Any:
-        def once_more(_: Any, carry: Any) -> Any:
+        def once_more(_: jax.Array, carry: Any) -> tuple[_Velocities, tuple[joints.Impulse, ...]]:
             velocities, impulses = carry
             return joints.solve_all_velocities(world, fixed, prepared, velocities, impulses, speeds, most)
 
@@ -107,8 +115,8 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
 
     velocities, impulses = in_blocks(iterate)(prepared, velocities, impulses, speeds, most)
     bodies = [integrate(p, v, TIMESTEP) for p, v in zip(rows(positions_of(state)), velocities, strict=True)]
-    positions, velocities = [p for p, _ in bodies], [v for _, v in bodies]
-    positions, is_solved = joints.solve_all_positions(world, fixed, limits, positions)
+    velocities = [v for _, v in bodies]
+    positions, is_solved = joints.solve_all_positions(world, fixed, limits, [p for p, _ in bodies])
     return Solved(table(positions), table(velocities), table(impulses), jnp.stack(limits), jnp.asarray(is_solved))
 
 
@@ -118,8 +126,8 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
 class Moving(NamedTuple):
     """Velocities and impulses that change from iteration to iteration: rows of numbers, and a table for contacts."""
 
-    velocities: Any
-    impulses: Any  # of joints
+    velocities: _Velocities
+    impulses: tuple[joints.Impulse, ...]  # of joints
     pushes: contacts.Impulses
 
 
@@ -129,10 +137,10 @@ class Task(NamedTuple):
     contacts: contacts.Contact  # a table, of which `number` rows are used
     number: jax.Array
     order: jax.Array  # the contacts' pairs, int32 (P,)
-    joints: Any
-    limits: Any
-    speeds: Any
-    most: Any
+    joints: tuple[joints.Joint, ...]
+    limits: tuple[jax.Array, ...]
+    speeds: tuple[jax.Array, ...]
+    most: tuple[jax.Array, ...]
     start: Moving
 
 
@@ -162,14 +170,14 @@ def iterate_on_the_ground(world: World, task: Task) -> Moving:
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
     slots = jnp.max(task.number)  # rows beyond an environment's number have no masses, and change nothing
 
-    def solve_contact(slot: Any, carry: Any) -> Any:
+    def solve_contact(slot: jax.Array, carry: _Carry) -> _Carry:
         velocities, pushes = carry
         contact = row(task.contacts, slot)
         is_here, velocity = _velocity_of(contact.body, velocities)
         moved, push = contacts.solve_velocity(contact, velocity, row(pushes, slot))
         return _with_velocity(is_here, moved, velocities), with_row(pushes, slot, push)
 
-    def iterate(_: Any, moving: Moving) -> Moving:
+    def iterate(_: jax.Array, moving: Moving) -> Moving:
         velocities, impulses = joints.solve_all_velocities(
             world, fixed, task.joints, moving.velocities, moving.impulses, task.speeds, task.most
         )
@@ -180,7 +188,7 @@ def iterate_on_the_ground(world: World, task: Task) -> Moving:
     return solved
 
 
-def _velocity_of(body: Any, velocities: Any) -> tuple[Any, Any]:
+def _velocity_of(body: jax.Array, velocities: _Velocities) -> tuple[list[jax.Array], Any]:
     """Return which body it is, as flags, and its velocity."""
     is_here = [body == number for number in range(len(velocities))]
     velocity = list(velocities[0])
@@ -189,7 +197,7 @@ def _velocity_of(body: Any, velocities: Any) -> tuple[Any, Any]:
     return is_here, tuple(velocity)
 
 
-def _with_velocity(is_here: Any, moved: Any, velocities: Any) -> Any:
+def _with_velocity(is_here: list[jax.Array], moved: joints.Velocity, velocities: _Velocities) -> Any:
     return tuple(
         tuple(jnp.where(here, new, old) for new, old in zip(moved, other, strict=True))
         for here, other in zip(is_here, velocities, strict=True)
@@ -200,7 +208,7 @@ def finish_on_the_ground(world: World, state: WorldState, task: Task, moving: Mo
     """Return the island after the last iteration, except for positions; and the impulses of pairs, (P, 2, 2)."""
     order, prepared, pushes = task.order, task.contacts, moving.pushes
 
-    def store(slot: Any, impulses: jax.Array) -> jax.Array:
+    def store(slot: jax.Array, impulses: jax.Array) -> jax.Array:
         (n0, n1), (t0, t1) = row(pushes, slot)
         new = jnp.stack([jnp.stack([n0, t0]), jnp.stack([n1, t1])])
         pair = row(order, slot)
@@ -228,7 +236,7 @@ def solve_on_the_ground(
     return finish_on_the_ground(world, state, task, iterate_on_the_ground(world, task))
 
 
-def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Solved, rounds: Any) -> Solved:
+def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Solved, rounds: int | jax.Array) -> Solved:
     """Run further rounds of positions, until errors are small.
 
     Args:
@@ -238,7 +246,7 @@ def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Sol
     order, number = contacts.touching(world, pairs)
     limits = rows(solved.limit)
 
-    def iterate(carry: Any) -> Any:
+    def iterate(carry: _Positions) -> _Positions:
         rounds, positions, _ = carry
         positions, least = contacts.solve_all_positions(world, pairs, manifolds, order, number, positions, BAUMGARTE)
         moved, is_solved = joints.solve_all_positions(world, fixed, limits, rows(positions))
@@ -247,7 +255,7 @@ def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Sol
     return _iterate_positions(iterate, solved, rounds)
 
 
-def solve_joint_positions(world: World, solved: Solved, rounds: Any, has_gradient: bool = False) -> Solved:
+def solve_joint_positions(world: World, solved: Solved, rounds: int | jax.Array, has_gradient: bool = False) -> Solved:
     """Run further rounds of positions as `solve_positions` does, without contacts.
 
     Args:
@@ -257,7 +265,7 @@ def solve_joint_positions(world: World, solved: Solved, rounds: Any, has_gradien
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
     limits = rows(solved.limit)
 
-    def iterate(carry: Any) -> Any:
+    def iterate(carry: _Positions) -> _Positions:
         rounds, positions, _ = carry
         moved, is_solved = joints.solve_all_positions(world, fixed, limits, rows(positions))
         return rounds + 1, table(moved), is_solved
@@ -265,7 +273,7 @@ def solve_joint_positions(world: World, solved: Solved, rounds: Any, has_gradien
     if not has_gradient:
         return _iterate_positions(iterate, solved, rounds)
 
-    def iterate_or_not(_: Any, carry: Any) -> Any:
+    def iterate_or_not(_: jax.Array, carry: _Positions) -> Any:
         goes_on = (carry[0] < POSITION_ITERATIONS) & ~carry[2]
         return jax.tree.map(lambda new, old: jnp.where(goes_on, new, old), iterate(carry), carry)
 
@@ -274,7 +282,7 @@ def solve_joint_positions(world: World, solved: Solved, rounds: Any, has_gradien
     return solved._replace(position=positions, is_solved=is_solved)
 
 
-def _iterate_positions(iterate: Any, solved: Solved, rounds: Any) -> Solved:
+def _iterate_positions(iterate: Callable[[_Positions], _Positions], solved: Solved, rounds: int | jax.Array) -> Solved:
     start = varying((jnp.asarray(rounds, jnp.int32), solved.position, solved.is_solved), solved)
     _, positions, is_solved = jax.lax.while_loop(
         lambda carry: (carry[0] < POSITION_ITERATIONS) & ~carry[2], iterate, start

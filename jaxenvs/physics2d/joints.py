@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,6 +16,8 @@ from jaxenvs.physics2d.world import World, WorldState
 
 Velocity: TypeAlias = tuple[Number, Number, Number]  # of x, y and angle; or these themselves
 Impulse: TypeAlias = tuple[Number, Number, Number, Number]  # x, y, of the limit, of the motor
+_Velocities: TypeAlias = tuple[Velocity, ...]
+_Impulses: TypeAlias = tuple[Impulse, ...]
 
 AT_LOWER, AT_UPPER = np.int32(1), np.int32(2)
 
@@ -57,7 +61,7 @@ class Joint(NamedTuple):
     side: Number  # 1 at the lower limit, -1 at the upper, else 0
     barrier: Number  # lower bound of the limit's impulse times `side`: 0; infinite within the limits
     coupling: Vector  # a13, a23: how the limit's impulse moves the point
-    inverse: tuple[Number, Number, Number, Number, Number, Number]  # of point and limit: 11, 12, 13, 22, 23, 33
+    inverse: tuple[Number, ...]  # of point and limit: 11, 12, 13, 22, 23, 33
     inverse_of_point: tuple[Number, Number, Number]  # of the point alone: 11, 12, 22
 
 
@@ -173,7 +177,7 @@ def solve_velocity(
     return a, b, (*point, limit, motor)
 
 
-def solve_position(fixed: Constants, limit: Number, a: Velocity, b: Velocity) -> tuple[Velocity, Velocity, Any]:
+def solve_position(fixed: Constants, limit: Number, a: Velocity, b: Velocity) -> tuple[Velocity, Velocity, jax.Array]:
     """Run one iteration. Return x, y and angle of both bodies, and whether the errors before it were small."""
     inertia_a, inertia_b = fixed.inertia_a, fixed.inertia_b
     angle = b[2] - a[2] - fixed.reference
@@ -210,8 +214,10 @@ def solve_position(fixed: Constants, limit: Number, a: Velocity, b: Velocity) ->
 
 # --- All joints of a World, one after the other -----------------------------------------------------------------------
 
+_Fixed: TypeAlias = Sequence[Constants]
 
-def prepare_all(fixed: Any, state: WorldState) -> tuple[Any, Any, Any]:
+
+def prepare_all(fixed: _Fixed, state: WorldState) -> tuple[tuple[Joint, ...], _Impulses, tuple[Number, ...]]:
     """Return the constraints, the remaining impulses, and the limits at which joints are, from constants `fixed`."""
     angles = rows(state.angle)
     impulses, limits = rows(state.joint_impulse), rows(state.joint_limit)
@@ -219,10 +225,13 @@ def prepare_all(fixed: Any, state: WorldState) -> tuple[Any, Any, Any]:
         prepare(each, angles[each.body_a], angles[each.body_b], impulse, limit)
         for each, impulse, limit in zip(fixed, impulses, limits, strict=True)
     ]
-    return tuple(map(tuple, zip(*found, strict=True)))  # type: ignore[return-value]
+    prepared, left, now = zip(*found, strict=True)
+    return prepared, left, now
 
 
-def warm_start_all(world: World, fixed: Any, prepared: Any, velocities: Any, impulses: Any) -> Any:
+def warm_start_all(
+    world: World, fixed: _Fixed, prepared: Sequence[Joint], velocities: Iterable[Velocity], impulses: _Impulses
+) -> _Velocities:
     """Return the velocities of all bodies after the impulses with which the joints begin."""
     velocities = list(velocities)
     for j in world.joint_order:
@@ -233,8 +242,14 @@ def warm_start_all(world: World, fixed: Any, prepared: Any, velocities: Any, imp
 
 
 def solve_all_velocities(
-    world: World, fixed: Any, prepared: Any, velocities: Any, impulses: Any, speeds: Any, most: Any
-) -> tuple[Any, Any]:
+    world: World,
+    fixed: _Fixed,
+    prepared: Sequence[Joint],
+    velocities: Iterable[Velocity],
+    impulses: Iterable[Impulse],
+    speeds: Sequence[Number],
+    most: Sequence[Number],
+) -> tuple[_Velocities, _Impulses]:
     """Run one iteration, and return velocities and impulses."""
     velocities, impulses = list(velocities), list(impulses)
     for j in world.joint_order:
@@ -245,9 +260,12 @@ def solve_all_velocities(
     return tuple(velocities), tuple(impulses)
 
 
-def solve_all_positions(world: World, fixed: Any, limits: Any, positions: Any) -> tuple[Any, Any]:
+def solve_all_positions(
+    world: World, fixed: _Fixed, limits: Sequence[Number], positions: Iterable[Velocity]
+) -> tuple[_Velocities, jax.Array]:
     """Run one iteration; return x, y and angle of all bodies, and whether all errors before it were small."""
-    positions, is_solved = list(positions), np.True_
+    positions = list(positions)
+    is_solved: Any = np.True_
     for j in world.joint_order:
         a, b = fixed[j].body_a, fixed[j].body_b
         positions[a], positions[b], is_small = solve_position(fixed[j], limits[j], positions[a], positions[b])

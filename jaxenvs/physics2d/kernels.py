@@ -15,9 +15,9 @@ On other devices than a CPU, plain `vmap` is used: all elements do all that any 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,21 +26,23 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from jaxenvs.compilation.default_device import platform
 
+Result = TypeVar("Result")
+
 BLOCK = 64  # batch elements whose joints are solved together
 
 
-def once(function: Callable[..., Any]) -> Callable[..., Any]:
+def once(function: Callable[..., Result]) -> Callable[..., Result]:
     """Return `function` with results that XLA computes once, instead of fusing it into every operation using them."""
     return _as_a_call(function, inlineable=False)
 
 
-def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+def one_kernel(function: Callable[..., Result]) -> Callable[..., Result]:
     """Return `function` as one kernel, which saves starting a kernel for each operation of its loops."""
     # A call within the call: XLA (jaxlib 0.10) aborts if such a kernel has an unused argument.
     return _as_a_call(once(function), inlineable=False, xla_cpu_small_call=True)
 
 
-def one_by_one(function: Callable[..., Any], tangents: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def one_by_one(function: Callable[..., Result], tangents: Callable[..., Result] | None = None) -> Callable[..., Result]:
     """Return `function` such that `vmap` calls it for one batch element after the other.
 
     Args:
@@ -50,8 +52,8 @@ def one_by_one(function: Callable[..., Any], tangents: Callable[..., Any] | None
 
 
 def in_blocks(
-    function: Callable[..., Any], batch_last: bool = False, work: Callable[..., jax.Array] | None = None
-) -> Callable[..., Any]:
+    function: Callable[..., Result], batch_last: bool = False, work: Callable[..., jax.Array] | None = None
+) -> Callable[..., Result]:
     """Return `function` such that `vmap` calls it for one block of batch elements after the other.
 
     Args:
@@ -64,42 +66,42 @@ def in_blocks(
     return _differentiable(_batched(function, BLOCK, of_batch, work), function)
 
 
-def _differentiable(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _differentiable(call: Callable[..., Result], function: Callable[..., Result]) -> Callable[..., Result]:
     """Return `call` with the derivatives of `function`, because `custom_vmap` has no gradient."""
     wrapped = jax.custom_jvp(call)
     wrapped.defjvp(lambda primals, tangents: jax.jvp(function, primals, tangents))
     return wrapped
 
 
-def _with_batch_last(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
+def _with_batch_last(function: Callable[..., Result]) -> Callable[..., Result]:
+    def call(*arguments: object) -> Any:
         results = function(*jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), arguments))
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), results)
 
     return call
 
 
-def _as_a_call(function: Callable[..., Any], **attributes: bool) -> Callable[..., Any]:
+def _as_a_call(function: Callable[..., Result], **attributes: bool) -> Callable[..., Result]:
     """Mark a function for XLA:CPU: a call with these attributes is neither inlined nor split into many kernels."""
 
     @wraps(function)
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> Any:
         results = jax.jit(function)(*arguments)
         if platform() != "cpu":
             return results
         words = {name: str(value).lower() for name, value in attributes.items()}
-        return jax.tree.map(lambda result: set_xla_metadata(result, **words), results)  # type: ignore[no-untyped-call]
+        return jax.tree.map(partial(set_xla_metadata, **words), results)
 
     return call
 
 
 def _batched(
-    function: Callable[..., Any],
+    function: Callable[..., Result],
     block: int | None,
-    of_batch: Callable[..., Any],
+    of_batch: Callable[..., Result],
     work: Callable[..., jax.Array] | None = None,
-) -> Callable[..., Any]:
-    def call_batch(*arguments: Any) -> Any:
+) -> Callable[..., Result]:
+    def call_batch(*arguments: object) -> Any:
         if platform() != "cpu":
             return jax.vmap(function)(*arguments)
         number = jax.tree.leaves(arguments)[0].shape[0]
@@ -119,7 +121,7 @@ def _batched(
     # A batch of batches is a larger batch.
     batched: Any = custom_vmap(call_batch)
 
-    def batch_of_batches(size: int, is_batched: Any, *arguments: Any) -> Any:
+    def batch_of_batches(size: int, is_batched: Iterable[bool], *arguments: object) -> Any:
         arguments = _all_batched(size, is_batched, arguments)
         number = jax.tree.leaves(arguments)[0].shape[1]
         flat = jax.tree.map(lambda leaf: leaf.reshape(size * number, *leaf.shape[2:]), arguments)
@@ -130,16 +132,16 @@ def _batched(
 
     alone: Any = custom_vmap(one_kernel(function))
 
-    def batch(size: int, is_batched: Any, *arguments: Any) -> Any:
+    def batch(size: int, is_batched: Iterable[bool], *arguments: object) -> Any:
         results = batched(*_all_batched(size, is_batched, arguments))
         return results, jax.tree.map(lambda _: True, results)
 
     alone.def_vmap(batch)
-    call: Callable[..., Any] = alone
+    call: Callable[..., Result] = alone
     return call
 
 
-def _all_batched(size: int, is_batched: Any, arguments: Any) -> Any:
+def _all_batched(size: int, is_batched: Iterable[bool], arguments: tuple[Any, ...]) -> Any:
     return jax.tree.map(
         lambda leaf, given: leaf if given else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))),
         arguments,
@@ -147,7 +149,7 @@ def _all_batched(size: int, is_batched: Any, arguments: Any) -> Any:
     )
 
 
-def _map_blocks(function: Any, arguments: Any, number: int, block: int) -> Any:
+def _map_blocks(function: Callable[..., Any], arguments: tuple[Any, ...], number: int, block: int) -> Any:
     blocks = -(-number // block)
     if blocks == 1:
         return function(*arguments)

@@ -17,7 +17,7 @@ from jaxenvs.transformations import varying
 
 
 def update_pair(
-    world: World, state: WorldState, manifolds: Manifold, edges: jax.Array, pair: Any
+    world: World, state: WorldState, manifolds: Manifold, edges: jax.Array, pair: jax.Array
 ) -> tuple[WorldState, Manifold]:
     """Return state and table of manifolds after one pair was updated (`b2Contact::Update`).
 
@@ -39,7 +39,7 @@ def update_pair(
     return _told(state, body, began, ended), with_row(manifolds, pair, manifold)
 
 
-def _collide(world: World, body: Any, number: Any, edge: jax.Array, at: Frame) -> Manifold:
+def _collide(world: World, body: jax.Array, number: jax.Array, edge: jax.Array, at: Frame) -> Manifold:
     if not world.boxes:
         return collide(world, body, edge, at)
     manifold: Manifold = jax.lax.cond(
@@ -54,7 +54,7 @@ def update_pairs(world: World, state: WorldState, edges: jax.Array) -> tuple[Wor
     """Return state and manifolds after updating all pairs, from the newest; pairs that are far apart are dropped."""
     boxes = broad_phase.edge_boxes(edges)
 
-    def visit(pair: Any, carry: Any) -> Any:
+    def visit(pair: jax.Array, carry: tuple[WorldState, Manifold, jax.Array]) -> Any:
         state, manifolds, kept = carry
         old = row(state.pairs, pair)
         body, edge = old.key % len(world.bodies), old.key // len(world.bodies)
@@ -79,7 +79,7 @@ def update_pairs(world: World, state: WorldState, edges: jax.Array) -> tuple[Wor
     return state.replace(pairs=pairs), manifolds
 
 
-def _told(state: WorldState, body: Any, began: Any, ended: Any) -> WorldState:
+def _told(state: WorldState, body: jax.Array, began: jax.Array, ended: jax.Array) -> WorldState:
     """Report to the state that a contact of a body began, or ended, or neither."""
     has_contact = (row(state.has_contact, body) | began) & ~ended
     return state.replace(

@@ -19,14 +19,14 @@ from jaxenvs.physics2d.collision.narrow_phase import Manifold, no_manifolds
 from jaxenvs.physics2d.constants import FAT_MARGIN
 from jaxenvs.physics2d.geometry import frame
 from jaxenvs.physics2d.impacts import solve_impacts
-from jaxenvs.physics2d.island import Motors, Solved
+from jaxenvs.physics2d.island import Motors, Moving, Solved, Task
 from jaxenvs.physics2d.kernels import in_blocks, one_by_one
 from jaxenvs.physics2d.listing import update_pairs
 from jaxenvs.physics2d.world import World, WorldState
 from jaxenvs.transformations import unchecked, varying
 
 
-def start(world: World, origin: Any, angle: Any, edges: jax.Array) -> WorldState:
+def start(world: World, origin: jax.typing.ArrayLike, angle: jax.typing.ArrayLike, edges: jax.Array) -> WorldState:
     """Return a WorldState at rest.
 
     Args:
@@ -62,7 +62,7 @@ def step(
     world: World,
     state: WorldState,
     edges: jax.Array,
-    gravity: Any,
+    gravity: float | jax.Array,
     motors: Motors,
     force: jax.Array,
     torque: jax.Array,
@@ -121,18 +121,22 @@ def step(
     return finished
 
 
-def step_on_the_ground(world: World, state: WorldState, edges: jax.Array, gravity: Any, motors: Motors) -> WorldState:
+def step_on_the_ground(
+    world: World, state: WorldState, edges: jax.Array, gravity: float | jax.Array, motors: Motors
+) -> WorldState:
     """Take a step without forces where bodies nearly always touch something: contacts are solved in blocks too."""
     still = np.zeros((len(world.bodies), 2), np.float32), np.zeros(len(world.bodies), np.float32)
 
-    def begin(state: WorldState, edges: jax.Array, gravity: jax.Array, motors: Motors) -> Any:
+    def begin(
+        state: WorldState, edges: jax.Array, gravity: jax.Array, motors: Motors
+    ) -> tuple[WorldState, Manifold, jax.Array, Task]:
         before = island.positions_of(state)
         state, manifolds = update_pairs(world, state, edges)
         state = island.accelerate(world, state, gravity, *still)
         return state, manifolds, before, island.prepare_on_the_ground(world, state, motors, manifolds)
 
     def finish(
-        state: WorldState, edges: jax.Array, manifolds: Manifold, before: jax.Array, task: Any, moving: Any
+        state: WorldState, edges: jax.Array, manifolds: Manifold, before: jax.Array, task: Task, moving: Moving
     ) -> WorldState:
         solved, impulse = island.finish_on_the_ground(world, state, task, moving)
         solved = island.solve_positions(world, state.pairs, manifolds, solved, 0)
@@ -147,8 +151,7 @@ def step_on_the_ground(world: World, state: WorldState, edges: jax.Array, gravit
         lambda task: island.iterate_on_the_ground(world, task), batch_last=True, work=lambda task: task.number
     )
     moving = iterate(task)
-    moved: WorldState = one_by_one(finish)(state, edges, manifolds, before, task, moving)
-    return moved
+    return one_by_one(finish)(state, edges, manifolds, before, task, moving)
 
 
 def _add_and_stop(world: World, state: WorldState, before: jax.Array, edges: jax.Array, found: jax.Array) -> WorldState:
@@ -162,7 +165,7 @@ def _add_and_stop(world: World, state: WorldState, before: jax.Array, edges: jax
 
 
 def step_in_the_air(
-    world: World, state: WorldState, gravity: Any, motors: Motors, force: jax.Array, torque: jax.Array
+    world: World, state: WorldState, gravity: float | jax.Array, motors: Motors, force: jax.Array, torque: jax.Array
 ) -> WorldState:
     """Take a step far from all edges: a smaller compiled function than `step`, which `jax.grad` can differentiate."""
     before = island.positions_of(state)

@@ -36,8 +36,8 @@ class Source:
     """
 
     env: Any
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
+    observation_space: gymnasium.Space[object]
+    action_space: gymnasium.Space[object]
     constants: Any = None
     state: Any = None
     info: Any = None
@@ -107,11 +107,11 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
                     raise ValueError(f"{type(self).__name__}.{name} must not be NaN.")
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
+    def observation_space(self) -> gymnasium.Space[object]:
         return self.source.observation_space
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         return self.source.action_space
 
     @property
@@ -180,7 +180,7 @@ def adapt(
     env: Any,
     *,
     observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[object],
     params: dict[str, Any] | None = None,
     constants: Any = None,
 ) -> Adapter:
@@ -213,7 +213,7 @@ def adapt(
 # --- Spaces ---------------------------------------------------------------------------------------------------------
 
 
-def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[Any]:
+def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[object]:
     """Return a Box, unbounded where a library writes the largest number for infinity; for bools, a MultiBinary."""
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
@@ -226,7 +226,7 @@ def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any) -> gymnasium.Sp
     return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype.type)
 
 
-def unbounded(shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[Any]:
+def unbounded(shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[object]:
     """Return the space of all arrays of a shape and dtype, for a library that declares no bounds."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iu":
@@ -235,7 +235,7 @@ def unbounded(shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[Any]:
     return box(-np.inf, np.inf, shape, dtype)
 
 
-def unbounded_of(structs: Any) -> gymnasium.Space[Any]:
+def unbounded_of(structs: Any) -> gymnasium.Space[object]:
     """Return `unbounded` for each leaf of an array or of dicts of arrays, as `jax.eval_shape` describes them."""
     if isinstance(structs, Mapping):
         return spaces.Dict({name: unbounded_of(part) for name, part in structs.items()})
@@ -247,7 +247,7 @@ def _batch_of(structs: Any, shape: tuple[int, ...]) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape + leaf.shape, leaf.dtype), structs)  # type: ignore[no-untyped-call]
 
 
-def ravelled(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+def ravelled(space: gymnasium.Space[object]) -> gymnasium.Space[object]:
     """Replace Boxes of shape () in a space by shape (1,): SB3's extractors flatten from the second axis on."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({name: ravelled(part) for name, part in space.spaces.items()})

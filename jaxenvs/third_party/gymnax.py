@@ -59,11 +59,11 @@ class GymnaxEnvironment(ThirdPartyEnvironment):
         return self.source.constants.replace(**self.params)
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
+    def observation_space(self) -> gymnasium.Space[object]:
         return observation_space(self.source.env, self.library_params)
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         return converted(self.source.env.action_space(self.library_params))
 
     @property
@@ -173,7 +173,7 @@ make, ids = entry_points("gymnax", lambda: require_library("gymnax").registered_
 # --- Spaces ---------------------------------------------------------------------------------------------------------
 
 
-def observation_space(env: Any, params: Any) -> gymnasium.Space[Any]:
+def observation_space(env: Any, params: Any) -> gymnasium.Space[object]:
     """Return the observation space of a gymnax or craftax environment, without bounds if observations leave it."""
     space = ravelled(converted(env.observation_space(params)))
     if env.name in OUTSIDE and isinstance(space, spaces.Box):
@@ -181,7 +181,7 @@ def observation_space(env: Any, params: Any) -> gymnasium.Space[Any]:
     return space
 
 
-def converted(space: Any) -> gymnasium.Space[Any]:
+def converted(space: Any) -> gymnasium.Space[object]:
     """Convert a space of gymnax, or of a library that copied them, to Gymnasium's."""
     if hasattr(space, "num_categories"):
         return spaces.MultiDiscrete(np.asarray(space.num_categories))

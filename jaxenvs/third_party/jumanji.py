@@ -94,7 +94,7 @@ def from_jumanji(env: Any) -> JumanjiEnvironment:
     return adapt(JumanjiEnvironment, env, observation_space=space, action_space=_action_space(env.action_spec))
 
 
-def _action_space(spec: Any) -> gymnasium.Space[Any]:
+def _action_space(spec: Any) -> gymnasium.Space[object]:
     """Convert a spec as `_space` does, but bounded integers to a MultiDiscrete: algorithms take no Box of integers."""
     space = _space(spec)
     if isinstance(space, spaces.Box) and space.dtype.kind in "iu":
@@ -118,10 +118,10 @@ def _as_dicts(observation: Any) -> Any:
     return observation
 
 
-def _space(spec: Any) -> gymnasium.Space[Any]:
+def _space(spec: Any) -> gymnasium.Space[object]:
     """Convert a spec of jumanji to Gymnasium's space."""
     nested = _nested(spec)
-    space: gymnasium.Space[Any] = spaces.Dict(flat_dict(nested)) if isinstance(nested, dict) else nested
+    space: gymnasium.Space[object] = spaces.Dict(flat_dict(nested)) if isinstance(nested, dict) else nested
     return space
 
 

@@ -5,34 +5,36 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeVar
-
-import jax
+from typing import Any, ParamSpec, TypeVar
 
 from jaxenvs.arguments import did_you_mean, type_name
+from jaxenvs.jax_names import config
 from jaxenvs.registry import UnknownEnvironment
 from jaxenvs.third_party.adapter import ThirdPartyEnvironment
 
 Adapter = TypeVar("Adapter", bound=ThirdPartyEnvironment)
-Build = TypeVar("Build", bound=Callable[..., Any])
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-def shared(build: Build) -> Build:
+def shared(build: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Cache what a function returns for the same arguments, where they are hashable.
 
     A `Source` is equal only to itself, so two environments of one id would otherwise be compiled separately.
     """
-    cached = functools.lru_cache(maxsize=64, typed=True)(lambda x64, *args, **kwargs: build(*args, **kwargs))
+    cached: Callable[..., Result] = functools.lru_cache(maxsize=64, typed=True)(
+        lambda x64, *args, **kwargs: build(*args, **kwargs)
+    )
 
     @functools.wraps(build)
-    def build_or_find(*args: Any, **kwargs: Any) -> Any:
+    def build_or_find(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             hash((args, tuple(kwargs.values())))
         except TypeError:
             return build(*args, **kwargs)
-        return cached(jax.config.jax_enable_x64, *args, **kwargs)  # type: ignore[attr-defined]
+        return cached(config.jax_enable_x64, *args, **kwargs)
 
-    return build_or_find  # type: ignore[return-value]
+    return build_or_find
 
 
 def require_library(library: str, extra: str | None = None) -> Any:

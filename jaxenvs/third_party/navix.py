@@ -101,7 +101,7 @@ def from_navix(env: Any) -> NavixEnvironment:
     )
 
 
-def _observation_space(env: Any, observation: jax.ShapeDtypeStruct) -> gymnasium.Space[Any]:
+def _observation_space(env: Any, observation: jax.ShapeDtypeStruct) -> gymnasium.Space[object]:
     navix = require_library("navix")
     bounds: tuple[Any, Any] = np.asarray(env.observation_space.minimum), np.asarray(env.observation_space.maximum)
     observations = navix.observations

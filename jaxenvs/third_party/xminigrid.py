@@ -107,7 +107,7 @@ def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:
     )
 
 
-def _observation_space(observation: Any) -> gymnasium.Space[Any]:
+def _observation_space(observation: Any) -> gymnasium.Space[object]:
     """Return the space of observations, of which xminigrid declares only shapes. Tiles are (kind, color), directions
     one-hot.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, auto_axes
 
-from jaxenvs.jax_names import varies_over_devices
+from jaxenvs.jax_names import config, varies_over_devices
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Tree = TypeVar("Tree")
 
 
 def in_any_context(function: Function) -> Function:
@@ -27,7 +28,7 @@ def batched_in_any_context(function: Function) -> Function:
     return _in_any_context(function, is_batched=True)
 
 
-def varying(tree: Any, *like: Any) -> Any:
+def varying(tree: Tree, *like: object) -> Tree:
     """Return a pytree whose leaves vary over devices as the leaves of `like` do. Without a mesh: unchanged.
 
     In `jax.shard_map`, the carry of a loop must have the same types before and after an iteration. A constant does not
@@ -37,13 +38,14 @@ def varying(tree: Any, *like: Any) -> Any:
     return _varying(tree, arrays) if any(map(_is_typed, arrays)) else tree
 
 
-def _varying(tree: Any, arrays: Sequence[jax.Array]) -> Any:
+def _varying(tree: Tree, arrays: Sequence[jax.Array]) -> Tree:
     # The flag is False, and XLA removes it. `jnp.where` gives a leaf the type of its condition.
     flag = functools.reduce(jnp.logical_or, [_numbers(array).ravel()[:0].astype(bool).any() for array in arrays])
-    return jax.tree.map(lambda leaf: jnp.where(flag, leaf, leaf), tree)
+    marked: Tree = jax.tree.map(lambda leaf: jnp.where(flag, leaf, leaf), tree)
+    return marked
 
 
-def set_or_drop(array: jax.Array, indices: jax.Array, values: Any) -> jax.Array:
+def set_or_drop(array: jax.Array, indices: jax.Array, values: jax.typing.ArrayLike) -> jax.Array:
     """Set rows of an array, except where an index is past the end. It has no gradient.
 
     `checkify` would report the indices past the end, and fails at a batch of scatters.
@@ -60,7 +62,7 @@ def unchecked(function: Function) -> Function:
     """Hide a function from `checkify`, which does not look into functions with a custom rule for `vmap`."""
     call: Any = custom_vmap(function)
 
-    def batch(size: int, is_batched: Any, *args: Any) -> Any:
+    def batch(size: int, is_batched: Iterable[bool], *args: object) -> tuple[Any, Any]:
         batched = jax.vmap(function, in_axes=jax.tree.map(lambda each: 0 if each else None, tuple(is_batched)))
         results = unchecked(batched)(*args)
         return results, jax.tree.map(lambda _: True, results)
@@ -90,7 +92,7 @@ def _numbers(array: jax.Array) -> jax.Array:
 
 def _in_any_context(function: Function, is_batched: bool) -> Function:
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with _usual_promotion():
             leaves, structure = jax.tree.flatten((args, kwargs))
             places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
@@ -99,7 +101,7 @@ def _in_any_context(function: Function, is_batched: bool) -> Function:
             if mesh is None:
                 return function(*args, **kwargs)
 
-            def with_varying_results(*arrays: Any) -> Any:
+            def with_varying_results(*arrays: jax.Array) -> Any:
                 given = dict(enumerate(leaves)) | dict(zip(places, arrays))
                 args, kwargs = jax.tree.unflatten(structure, given.values())
                 return _varying(function(*args, **kwargs), arrays)
@@ -116,12 +118,12 @@ def _in_any_context(function: Function, is_batched: bool) -> Function:
 
 
 @contextlib.contextmanager
-def _usual_promotion() -> Any:
+def _usual_promotion() -> Iterator[None]:
     """Promote dtypes and ranks as NumPy does: strict settings are for the code of users."""
     with contextlib.ExitStack() as stack:
         # Entering the default would change the keys of JAX's caches.
-        if jax.config.jax_numpy_dtype_promotion != "standard":  # type: ignore[attr-defined]
+        if config.jax_numpy_dtype_promotion != "standard":
             stack.enter_context(jax.numpy_dtype_promotion("standard"))
-        if jax.config.jax_numpy_rank_promotion != "allow":  # type: ignore[attr-defined]
+        if config.jax_numpy_rank_promotion != "allow":
             stack.enter_context(jax.numpy_rank_promotion("allow"))
         yield

@@ -34,7 +34,7 @@ class ClipAction(StatelessWrapper):
         super().__check_init__()
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         space = self.env.action_space
         return gymnasium.spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)  # type: ignore[union-attr]
 

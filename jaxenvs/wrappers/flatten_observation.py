@@ -53,7 +53,7 @@ class FlattenObservation(ObservationWrapper):
         object.__setattr__(self, "layout", _layout_of(self.env, self.layout))
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
+    def observation_space(self) -> gymnasium.Space[object]:
         return gymnasium.spaces.flatten_space(self.env.observation_space)
 
     def observe(self, state: Any, observation: Any) -> jax.Array:
@@ -90,7 +90,7 @@ def _layout_of(env: Environment[Any], former: Layout | None = None) -> Layout | 
     return next(iter(layouts), former)
 
 
-def _arrays(space: gymnasium.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], OneHot | None]]:
+def _arrays(space: gymnasium.Space[object], path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], OneHot | None]]:
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, gymnasium.spaces.Dict) else enumerate(space.spaces)
         return [array for key, part in parts for array in _arrays(part, (*path, key))]

@@ -65,11 +65,11 @@ class FrameStack(Wrapper[FrameStackState]):
             object.__setattr__(self, "padding", _zeros(self.env))
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
+    def observation_space(self) -> gymnasium.Space[object]:
         space = self.env.observation_space
         return batch_space(space, self.stack_size) if self.channels_order is None else self._along_an_axis(space)
 
-    def _along_an_axis(self, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    def _along_an_axis(self, space: gymnasium.Space[object]) -> gymnasium.Space[object]:
         if isinstance(space, gymnasium.spaces.Dict):
             return gymnasium.spaces.Dict({name: self._along_an_axis(part) for name, part in space.spaces.items()})
         if isinstance(space, gymnasium.spaces.Tuple):

@@ -50,7 +50,7 @@ class RescaleAction(StatelessWrapper):
             _require_scale(*map(np.asarray, bounds))
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         space = self.env.action_space
         bounds = (np.asarray(bound, space.dtype) for bound in (self.min_action, self.max_action))
         low, high = (np.broadcast_to(bound, space.shape) for bound in bounds)  # type: ignore[arg-type]

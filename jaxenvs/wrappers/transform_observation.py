@@ -15,7 +15,7 @@ from jaxenvs.wrappers.bases import ObservationWrapper
 class HashableSpace:
     """Space that can be a static field: Gymnasium's spaces can be compared, but not hashed."""
 
-    def __init__(self, space: gymnasium.Space[Any]) -> None:
+    def __init__(self, space: gymnasium.Space[object]) -> None:
         self.space = space
 
     def __eq__(self, other: object) -> bool:
@@ -50,7 +50,7 @@ class TransformObservation(ObservationWrapper):
         self,
         env: Environment[Any],
         func: Callable[[Any], Any],
-        observation_space: gymnasium.Space[Any] | None = None,
+        observation_space: gymnasium.Space[object] | None = None,
         space: HashableSpace | None = None,
     ) -> None:
         # A field cannot have the name of a property. Copies are created by the names of fields.
@@ -68,7 +68,7 @@ class TransformObservation(ObservationWrapper):
         super().__check_init__()
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
+    def observation_space(self) -> gymnasium.Space[object]:
         return self.env.observation_space if self.space is None else self.space.space
 
     def observe(self, state: Any, observation: Any) -> Any:

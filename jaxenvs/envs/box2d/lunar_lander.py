@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import gymnasium
 import jax
@@ -119,7 +118,7 @@ class LunarLander(Environment[LunarLanderState]):
         return gymnasium.spaces.Box(np.where(np.arange(8) < 6, -high, 0), high, dtype=np.float32)
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         if self.continuous:
             return gymnasium.spaces.Box(-1, 1, (2,), dtype=np.float32)
         return gymnasium.spaces.Discrete(4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import gymnasium
 import jax
@@ -55,7 +54,7 @@ class MountainCar(Environment[MountainCarState]):
         return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         return gymnasium.spaces.Discrete(3)
 
     def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -26,7 +24,7 @@ class MountainCarContinuous(MountainCar):
     goal_position: float = 0.45
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         return gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def step(self, state: MountainCarState, action: jax.Array) -> tuple[MountainCarState, TimeStep]:

@@ -58,7 +58,7 @@ class BitFlipping(GoalEnvironment[BitFlippingState]):
         return goal_space(bits, bits)
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         if self.continuous:
             return gymnasium.spaces.Box(-1, 1, shape=(self.n_bits,), dtype=np.float32)
         return gymnasium.spaces.Discrete(self.n_bits)

@@ -33,6 +33,6 @@ class GoalEnvironment(Environment[State]):
         raise NotImplementedError(f"{type(self).__name__} does not define compute_reward.")
 
 
-def goal_space(observation: gymnasium.Space[Any], goal: gymnasium.Space[Any]) -> gymnasium.spaces.Dict:
+def goal_space(observation: gymnasium.Space[object], goal: gymnasium.Space[object]) -> gymnasium.spaces.Dict:
     """Return the space of the observations, given the spaces of `observation` and of a goal."""
     return gymnasium.spaces.Dict({"observation": observation, "achieved_goal": goal, "desired_goal": goal})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,14 +32,14 @@ def edge_rows(edges: jax.Array) -> jax.Array:
 class _Shape(NamedTuple):
     """Polygon in world coordinates: arrays (V,); the arrays of a box end with copies of the first corner."""
 
-    x: Any
-    y: Any
-    normal_x: Any  # of the side from a vertex to the next one
-    normal_y: Any
-    after: Any  # number of the vertex after each
-    before: Any
-    middle_x: Any
-    middle_y: Any
+    x: jax.Array
+    y: jax.Array
+    normal_x: jax.Array  # of the side from a vertex to the next one
+    normal_y: jax.Array
+    after: jax.Array  # number of the vertex after each
+    before: jax.Array
+    middle_x: jax.Array
+    middle_y: jax.Array
 
 
 def collide_box(world: World, body: jax.Array, corners: jax.Array, frame: Frame) -> Manifold:
@@ -80,7 +80,7 @@ def collide_box(world: World, body: jax.Array, corners: jax.Array, frame: Frame)
     return manifold_of(segment, is_left, on_polygon, (rx, ry), low, normals[here], plane, frame)
 
 
-def _polygon(world: World, body: jax.Array, vertices: Any, normals: Any, frame: Frame) -> _Shape:
+def _polygon(world: World, body: jax.Array, vertices: jax.Array, normals: jax.Array, frame: Frame) -> _Shape:
     x, y = frame.place(vertices[:, 0], vertices[:, 1])
     normal_x, normal_y = frame.turn(normals[:, 0], normals[:, 1])
     centroid = row(world.centroid, body)
@@ -89,7 +89,7 @@ def _polygon(world: World, body: jax.Array, vertices: Any, normals: Any, frame: 
     return _Shape(x, y, normal_x, normal_y, after, before, middle_x, middle_y)
 
 
-def _box(corners: Any, size: int) -> _Shape:
+def _box(corners: jax.Array, size: int) -> _Shape:
     numbers = np.concatenate([np.arange(4), np.zeros(size - 4, int)]).astype(np.int32)
     x, y = corners[0::2][numbers], corners[1::2][numbers]
     normals = jnp.asarray(_NORMALS[numbers])

@@ -7,14 +7,14 @@ of their creation. The tree in which Box2D searches for pairs has no other effec
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.physics2d.constants import FAT_MARGIN, FAT_MULTIPLIER, RADIUS
-from jaxenvs.physics2d.geometry import Frame, frame, row
+from jaxenvs.physics2d.geometry import Frame, Number, frame, row
 from jaxenvs.physics2d.world import Pairs, World
 from jaxenvs.transformations import varying
 
@@ -45,19 +45,21 @@ def overlap(a: jax.Array, b: jax.Array) -> jax.Array:
     return (b[..., 0] <= a[..., 2]) & (b[..., 1] <= a[..., 3]) & (a[..., 0] <= b[..., 2]) & (a[..., 1] <= b[..., 3])
 
 
-def tight_box(vertices: Any, frame: Frame) -> jax.Array:
+def tight_box(vertices: np.ndarray | jax.Array, frame: Frame) -> jax.Array:
     """Return the box (4,) of a polygon (V, 2) with its skin."""
     x, y = frame.place(vertices[..., 0], vertices[..., 1])
     return jnp.stack([jnp.min(x) - RADIUS, jnp.min(y) - RADIUS, jnp.max(x) + RADIUS, jnp.max(y) + RADIUS])
 
 
-def swept_box(vertices: Any, before: Frame, now: Frame) -> jax.Array:
+def swept_box(vertices: np.ndarray | jax.Array, before: Frame, now: Frame) -> jax.Array:
     """Return the box (4,) that contains a polygon both before and after a motion."""
     a, b = tight_box(vertices, before), tight_box(vertices, now)
     return jnp.concatenate([jnp.minimum(a[:2], b[:2]), jnp.maximum(a[2:], b[2:])])
 
 
-def fat_box(world: World, body: Any, fat: jax.Array, before: Any, now: Any) -> tuple[jax.Array, jax.Array]:
+def fat_box(
+    world: World, body: int | jax.Array, fat: jax.Array, before: Iterable[Number], now: Iterable[Number]
+) -> tuple[jax.Array, jax.Array]:
     """Return the fat box (4,) of a body after a motion, and whether it has changed (`b2Fixture::Synchronize`).
 
     Args:

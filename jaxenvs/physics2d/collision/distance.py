@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.physics2d.constants import EPSILON, GJK_ITERATIONS
-from jaxenvs.physics2d.geometry import first_least
+from jaxenvs.physics2d.geometry import Vector, first_least
 from jaxenvs.transformations import varying
 
 
@@ -22,36 +23,39 @@ class Simplex(NamedTuple):
       a, b: int32 (3,), numbers of vertices of the edge and of the polygon.
     """
 
-    metric: Any
-    count: Any
-    a: Any
-    b: Any
+    metric: jax.Array
+    count: Any  # an array; a tuple has a method of this name
+    a: jax.Array
+    b: jax.Array
+
+
+_Search = tuple[jax.Array, Simplex, Vector, jax.Array]
 
 
 def no_simplex() -> Simplex:
     return Simplex(jnp.float32(0), jnp.int32(0), jnp.zeros(3, jnp.int32), jnp.zeros(3, jnp.int32))
 
 
-def farthest(points: Any, x: Any, y: Any) -> jax.Array:
+def farthest(points: Vector, x: jax.Array, y: jax.Array) -> jax.Array:
     """Return the number of the point, from arrays of x and y, that is farthest in a direction; the first of several."""
     return first_least(-(points[0] * x + points[1] * y))
 
 
-def distance(simplex: Simplex, edge: Any, polygon: Any) -> tuple[jax.Array, Simplex]:
+def distance(simplex: Simplex, edge: Vector, polygon: Vector) -> tuple[jax.Array, Simplex]:
     """Return the distance [m], 0 where the shapes overlap, and its simplex.
 
     Args:
       edge, polygon: pairs of arrays, x and y of the vertices in world coordinates.
     """
 
-    def vertices(simplex: Simplex) -> list[tuple[Any, Any]]:
+    def vertices(simplex: Simplex) -> Sequence[Vector]:
         """Return the vertices of the difference of the shapes that the simplex selects."""
         return [
             (polygon[0][simplex.b[i]] - edge[0][simplex.a[i]], polygon[1][simplex.b[i]] - edge[1][simplex.a[i]])
             for i in range(3)
         ]
 
-    def metric(simplex: Simplex) -> Any:
+    def metric(simplex: Simplex) -> jax.Array:
         p, q, r = vertices(simplex)
         (x, y), (u, v) = _minus(q, p), _minus(r, p)
         return jnp.where(
@@ -64,7 +68,7 @@ def distance(simplex: Simplex, edge: Any, polygon: Any) -> tuple[jax.Array, Simp
     nothing = no_simplex()._replace(count=jnp.int32(1))
     simplex = jax.tree.map(lambda new, old: jnp.where(is_new, new, old), nothing, simplex)
 
-    def iterate(carry: Any) -> Any:
+    def iterate(carry: _Search) -> _Search:
         rounds, simplex, _, _ = carry
         before = simplex
         simplex, weights = _reduce(simplex, vertices(simplex))
@@ -103,7 +107,7 @@ _FIRST = np.array([0, 0, 0, 1, 2, 2, 0], np.int32)
 _SECOND = np.array([1, 1, 2, 1, 1, 1, 1], np.int32)
 
 
-def _reduce(simplex: Simplex, vertices: Any) -> tuple[Simplex, tuple[Any, Any]]:
+def _reduce(simplex: Simplex, vertices: Iterable[Vector]) -> tuple[Simplex, Vector]:
     """Return the part of a simplex that is nearest to the origin, and the weights of its first two vertices."""
     p1, p2, p3 = vertices
     e12, e13, e23 = _minus(p2, p1), _minus(p3, p1), _minus(p3, p2)
@@ -114,7 +118,7 @@ def _reduce(simplex: Simplex, vertices: Any) -> tuple[Simplex, tuple[Any, Any]]:
     d123_1, d123_2, d123_3 = area * _cross(p2, p3), area * _cross(p3, p1), area * _cross(p1, p2)
     of_two = jnp.where(d12_2 <= 0, _CORNER1, jnp.where(d12_1 <= 0, _CORNER2, _SIDE12))
     of_three: Any = _INSIDE
-    for region, is_here in reversed(
+    for part, is_here in reversed(
         (
             (_CORNER1, (d12_2 <= 0) & (d13_2 <= 0)),
             (_SIDE12, (d12_1 > 0) & (d12_2 > 0) & (d123_3 <= 0)),
@@ -124,10 +128,10 @@ def _reduce(simplex: Simplex, vertices: Any) -> tuple[Simplex, tuple[Any, Any]]:
             (_SIDE23, (d23_1 > 0) & (d23_2 > 0) & (d123_1 <= 0)),
         )
     ):
-        of_three = jnp.where(is_here, region, of_three)
+        of_three = jnp.where(is_here, part, of_three)
     region = jnp.where(simplex.count == 1, _CORNER1, jnp.where(simplex.count == 2, of_two, of_three))
 
-    def share(part: Any, other: Any) -> Any:
+    def share(part: jax.Array, other: jax.Array) -> jax.Array:
         whole = part + other
         return part * (1 / jnp.where(whole != 0, whole, 1))
 
@@ -147,13 +151,13 @@ def _reduce(simplex: Simplex, vertices: Any) -> tuple[Simplex, tuple[Any, Any]]:
     return reduced, weights
 
 
-def _minus(p: Any, q: Any) -> tuple[Any, Any]:
+def _minus(p: Vector, q: Vector) -> Vector:
     return p[0] - q[0], p[1] - q[1]
 
 
-def _dot(p: Any, q: Any) -> Any:
+def _dot(p: Vector, q: Vector) -> jax.Array:
     return p[0] * q[0] + p[1] * q[1]
 
 
-def _cross(p: Any, q: Any) -> Any:
+def _cross(p: Vector, q: Vector) -> jax.Array:
     return p[0] * q[1] - p[1] * q[0]

@@ -8,7 +8,7 @@ and bisection and secant in turn.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +33,9 @@ class Sweep(NamedTuple):
 
     before: tuple[Number, Number, Number]
     after: tuple[Number, Number, Number]
-    center: Any
+    center: jax.Array
 
-    def at(self, time: Any) -> Frame:
+    def at(self, time: jax.Array) -> Frame:
         x, y, angle = ((1 - time) * a + time * b for a, b in zip(self.before, self.after, strict=True))
         return frame(x, y, angle, self.center)
 
@@ -48,6 +48,9 @@ class _Axis(NamedTuple):
     y: Number
     point: Vector  # on the edge or the side
 
+
+_PushBack = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
+_Search = tuple[jax.Array, jax.Array, Simplex, jax.Array, jax.Array]
 
 _VERTICES, _EDGE, _SIDE = range(3)
 
@@ -71,7 +74,7 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
     ends = edge[0::2], edge[1::2]
     corners = vertices[:, 0], vertices[:, 1]
 
-    def separation(axis: _Axis, time: Any, a: Any, b: Any) -> Any:
+    def separation(axis: _Axis, time: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
         """Return the distance of vertex a of the edge and b of the polygon, along the axis."""
         at = sweep.at(time)
         nx, ny = _normal(axis, at)
@@ -82,14 +85,14 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
         y = jnp.where(on_side, ends[1][a] - py, by - jnp.where(on_edge, axis.point[1], ends[1][a]))
         return x * nx + y * ny
 
-    def deepest(axis: _Axis, time: Any) -> tuple[Any, Any]:
+    def deepest(axis: _Axis, time: jax.Array) -> Vector:
         """Return the vertices of edge and polygon that are nearest along the axis."""
         at = sweep.at(time)
         nx, ny = _normal(axis, at)
         sign = jnp.where(axis.kind == _SIDE, -1, 1)
         return farthest(ends, sign * nx, sign * ny), farthest(corners, *at.turn_back(-nx, -ny))
 
-    def advance(carry: Any) -> Any:
+    def advance(carry: _Search) -> _Search:
         rounds, time, simplex, _, _ = carry
         at = sweep.at(time)
         gap, simplex = distance(simplex, ends, at.place(*corners))
@@ -98,7 +101,7 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
         axis = axis._replace(x=jnp.where(is_behind, -axis.x, axis.x), y=jnp.where(is_behind, -axis.y, axis.y))
         known = jnp.where(gap <= 0, _NEVER, jnp.where(gap < _FAR, _TOUCHES, _GOES_ON)).astype(jnp.int32)
 
-        def push_back(carry: Any) -> Any:
+        def push_back(carry: _PushBack) -> _PushBack:
             pushes, time, late, _, _ = carry
             a, b = deepest(axis, late)
             at_end, at_start = separation(axis, late, a, b), separation(axis, time, a, b)
@@ -129,11 +132,11 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
 
 
 def _root(
-    separation: Callable[[Any], Any], early: Any, late: Any, at_early: Any, at_late: Any, is_found: Any
-) -> tuple[Any, Any]:
+    separation: Callable[..., Number], early: Number, late: Number, at_early: Number, at_late: Number, is_found: Number
+) -> tuple[jax.Array, jax.Array]:
     """Find the time of a touch between two times, by bisection and secant in turn; also return whether it was found."""
 
-    def halve(carry: Any) -> Any:
+    def halve(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         number, low, high, at_low, at_high, _, _ = carry
         rise = at_high - at_low
         secant = low + (TARGET_SEPARATION - at_low) * (high - low) / jnp.where(rise != 0, rise, 1)
@@ -150,7 +153,7 @@ def _root(
             jnp.abs(here - TARGET_SEPARATION) < TARGET_TOLERANCE,
         )
 
-    start = jnp.int32(0), early, late, at_early, at_late, late, is_found
+    start: tuple[jax.Array, ...] = jnp.int32(0), early, late, at_early, at_late, late, is_found
     start = varying(start, start)
     *_, middle, is_found = jax.lax.while_loop(lambda carry: (carry[0] < ROOT_ITERATIONS) & ~carry[6], halve, start)
     return middle, is_found
@@ -163,7 +166,7 @@ def _normal(axis: _Axis, at: Frame) -> Vector:
     return jnp.where(on_side, x, axis.x), jnp.where(on_side, y, axis.y)
 
 
-def _axis(simplex: Simplex, ends: Any, corners: Any, at: Frame) -> _Axis:
+def _axis(simplex: Simplex, ends: Vector, corners: Vector, at: Frame) -> _Axis:
     """Return the axis along which the distance was measured."""
     (ax, ay), (ux, uy) = ((ends[0][i], ends[1][i]) for i in (simplex.a[0], simplex.a[1]))
     (bx, by), (vx, vy) = ((corners[0][i], corners[1][i]) for i in (simplex.b[0], simplex.b[1]))

@@ -168,7 +168,7 @@ def vectorize(env: Environment[Any], num_envs: int) -> VectorEnv:
 
 def shared_spaces(
     observation_spaces: dict[str, Any], action_spaces: dict[str, Any]
-) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+) -> tuple[gymnasium.Space[object], gymnasium.Space[object]]:
     """Return the observation and the action space that all agents have, from the spaces of each.
 
     Raises:
