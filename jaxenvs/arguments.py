@@ -131,7 +131,7 @@ def batch_of_actions(expected: Any, action: Any, num_envs: int) -> Any:
     # the structure is unknown: the environment must cope with the action
     if expected is None and jax.tree.leaves(action):
         return jax.tree_util.tree_map_with_path(check, action)
-    structure: Any = jax.tree.structure(expected)
+    structure: object = jax.tree.structure(expected)
     if expected is None or structure != jax.tree.structure(action):
         raise ValueError(
             f"action must have the structure of the action space, {_shown_tree(expected)}, got {_shown_tree(action)}."
@@ -198,7 +198,7 @@ def one_of(name: str, value: T, choices: Collection[object]) -> T:
     return value
 
 
-def instance(name: str, value: object, kind: type[T] | tuple[type[T], ...], expected: str) -> T:
+def instance(name: str, value: T, kind: type | tuple[type, ...], expected: str) -> T:
     """Return `value` if it is an instance of `kind`.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import jax
@@ -84,9 +84,9 @@ def _on_host(leaf: object) -> Any:
 class _Kind(NamedTuple):
     """Key of environments that behave alike while they are traced."""
 
-    structure: Any
+    structure: jax.tree_util.PyTreeDef
     shapes: tuple[tuple[int, ...], ...]
-    types: tuple[Any, ...]
+    types: tuple[tuple[np.dtype[Any], bool], ...]
     x64: bool
 
 
@@ -106,13 +106,14 @@ def _without_types(kind: _Kind) -> _Kind:
 
 
 _Spaces = tuple[gymnasium.Space[object], gymnasium.Space[object]]
+Kept = TypeVar("Kept")
 
 MAX_KEPT = 256
 _kept: dict[_Kind, None] = {}  # the kinds that keep the contract
 _known_spaces: dict[_Kind, _Spaces] = {}  # the spaces of the first environment of each kind
 
 
-def _remember(memory: dict[_Kind, Any], kind: _Kind, value: object) -> None:
+def _remember(memory: dict[_Kind, Kept], kind: _Kind, value: Kept) -> None:
     if len(memory) >= MAX_KEPT:
         del memory[next(iter(memory))]
     memory[kind] = value
@@ -187,12 +188,12 @@ def _spaces(env: Environment[Any]) -> _Spaces:
     return found[0], found[1]
 
 
-def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
+def _trace(env: Environment[Any], action: object) -> tuple[Any, Any]:
     """Trace `reset`, and a step after it; return (state, timestep) of `jax.ShapeDtypeStruct` for each."""
 
     numbers: list[str] = []  # of Python, in the state of reset, while step runs
 
-    def episode(env: Environment[Any], key: jax.Array, action: Any) -> Any:
+    def episode(env: Environment[Any], key: jax.Array, action: object) -> Any:
         started = _require_pair("reset", env.reset(key))
         numbers[:] = _python_numbers("state", started[0])
         stepped = env.step(started[0], action)
@@ -277,7 +278,7 @@ def _require_timestep(timestep: TimeStep, observation_space: gymnasium.Space[obj
         )
 
 
-def _describe_tree(tree: object) -> Any:
+def _describe_tree(tree: object) -> object:
     described = jax.tree.map(_describe, tree)
     return described if jax.tree.leaves(tree) else repr(tree)
 
@@ -331,7 +332,7 @@ NUM_EPISODES = 4
 # Pass the parameters as data: what works here works under vmap, grad and set_attr too, and environments of one
 # structure share the compiled function.
 @jax.jit
-def _walk(env: Environment[Any], keys: jax.Array, actions: Any) -> Any:
+def _walk(env: Environment[Any], keys: jax.Array, actions: object) -> Any:
     def episode(key: jax.Array) -> Any:
         return jax.lax.scan(lambda carry, action: (env.step(carry[0], action), carry[1]), env.reset(key), actions)
 

@@ -171,7 +171,7 @@ class TimeStep:
         return dataclasses.replace(self, **changes)
 
 
-def _strong(name: str, tree: Any) -> Any:
+def _strong(name: str, tree: object) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, leaf: _array(name + jax.tree_util.keystr(path), leaf), tree)
 
 

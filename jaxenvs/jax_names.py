@@ -18,6 +18,8 @@ effects_barrier: Callable[[], None] = jax.effects_barrier
 
 # Its settings are attributes that type checkers do not see.
 config: Any = jax.config
+# The same class, whose constructor has no types.
+shape_struct: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
 # The common prefix of the events by which `jax.monitoring` reports the time for tracing, lowering and compiling.
 COMPILE_EVENTS = "/jax/core/compile/"
 # The event of a compiled function that was read from the cache on disk.

@@ -58,7 +58,7 @@ def with_parameter(venv: VectorEnv, name: str, value: object, env_indices: list[
     if venv.env_axis is None:
         env = jax.tree.map(lambda leaf: _one_per_env(leaf, venv.num_envs), env)
 
-    def change(values: Any, new: Any) -> np.ndarray:
+    def change(values: jax.typing.ArrayLike, new: object) -> np.ndarray:
         changed = np.array(values)
         changed[env_indices] = new
         return changed
@@ -72,7 +72,7 @@ def _has_other_shapes(value: object, old: object) -> bool:
     """Return whether a pytree, such as a dict of arrays, has another structure than the parameter or other shapes."""
     if jax.tree_util.all_leaves([old]):
         return False
-    structure: Any = jax.tree.structure(old)
+    structure: object = jax.tree.structure(old)
     if structure != jax.tree.structure(value):
         return True
     return any(np.shape(a) != np.shape(b) for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(value), strict=True))
@@ -96,7 +96,7 @@ def _like(name: str, value: object, old: object) -> Any:
     return jax.tree_util.tree_map_with_path(convert, old, value)
 
 
-def as_parameter(what: str, value: object, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def as_parameter(what: str, value: object, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
     """Return `as_numbers(...)` after checking that none of them is NaN."""
     numbers = as_numbers(what, value, shape, dtype)
     if np.isnan(numbers).any():

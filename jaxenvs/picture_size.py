@@ -13,7 +13,7 @@ from jaxenvs.jax_names import is_traced
 HEIGHT, WIDTH = 400, 600
 
 _views: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("views", default=None)
-_sizes: dict[Any, tuple[int, int]] = {}
+_sizes: dict[object, tuple[int, int]] = {}
 
 
 def note_view(width: object, height: object) -> None:
@@ -38,7 +38,7 @@ def picture_size(env: Any) -> tuple[int, int]:
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def compiled_draw(env: Any, state: Any, height: int, width: int) -> jax.Array:
+def compiled_draw(env: Any, state: object, height: int, width: int) -> jax.Array:
     """Return what `env.draw` draws, compiled once for each class of environments and size."""
     picture: jax.Array = env.draw(state, height, width)
     return picture

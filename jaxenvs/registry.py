@@ -52,7 +52,7 @@ class Spec:
     entry_point: Callable[..., Environment[Any]] | str
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
-    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    parameters: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         instance("id", self.id, str, "a str")
@@ -92,7 +92,7 @@ def register(
     *,
     max_episode_steps: int | None = None,
     reward_threshold: float | None = None,
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, object] | None = None,
     override: bool = False,
 ) -> None:
     """Register an environment for `make`, for `jaxenvs.sb3.make_vec_env`, and in Gymnasium as "jaxenvs/<id>".
@@ -153,7 +153,7 @@ def spec(id: str) -> Spec:
     return _specs[id]
 
 
-def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) -> Environment[Any]:
+def make(id: str, *, max_episode_steps: int | None = None, **parameters: object) -> Environment[Any]:
     """Create the environment of an id, with its time limit.
 
     Args:

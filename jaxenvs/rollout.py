@@ -77,7 +77,7 @@ def rollout(
     reset_key, policy_key = jax.random.split(key)
     start = start or venv.reset(reset_key)
 
-    def step(carry: Any, key: jax.Array) -> Any:
+    def step(carry: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], Trajectory]:
         (state, timestep), policy_state = carry
         action, policy_state = act(policy, key, state, timestep.observation, policy_state)
         state, stepped = venv.step(state, action)

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 from jaxenvs.arguments import shown, typed_key
+from jaxenvs.jax_names import shape_struct
 
 
 def _unsupported(space: object) -> TypeError:
@@ -151,7 +152,7 @@ def contains(space: Space[object], value: object) -> jax.Array:
 # --- Flattening -----------------------------------------------------------------------------------------------------
 
 
-def flatten(space: Space[object], value: object, dtype: Any = jnp.float32) -> jax.Array:
+def flatten(space: Space[object], value: object, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
     """Flatten a value to a vector: float32, shape (gymnasium.spaces.flatdim(space),), as `gymnasium.spaces.flatten`.
 
     Discrete and MultiDiscrete are one-hot (all zeros for a value outside of the space), Box and MultiBinary are
@@ -193,13 +194,13 @@ def struct_of(space: Space[object], name: str = "space") -> Any:
         return tuple(struct_of(part, f"{name}[{i}]") for i, part in enumerate(space.spaces))
     if space.shape is None or space.dtype is None:
         raise TypeError(f"{name} must hold arrays, as Box, Discrete, MultiDiscrete and MultiBinary do, got {space}.")
-    return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))  # type: ignore[no-untyped-call]
+    return shape_struct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
 
 
 # --- Shared ---------------------------------------------------------------------------------------------------------
 
 
-def _jax_dtype(space: Space[object]) -> np.dtype[Any]:
+def _jax_dtype(space: Space[object]) -> np.dtype[np.generic]:
     return np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
 
 
@@ -219,7 +220,7 @@ def _bounds_in(space: Space[object], dtype: np.dtype[Any]) -> tuple[np.ndarray, 
     return np.asarray(np.clip(low, least, greatest), dtype), np.asarray(np.clip(high, least, greatest), dtype), possible
 
 
-def _too_wide(space: Space[object], dtype: np.dtype[Any]) -> str:
+def _too_wide(space: Space[object], dtype: np.dtype[np.generic]) -> str:
     return f"space must fit into JAX's {dtype} to be sampled, got {space}. Set jax_enable_x64 to use 64-bit types."
 
 
@@ -237,7 +238,7 @@ def _as_leaf(space: Space[object], value: object) -> jax.Array:
             value = value.clip(info.min, info.max)
     if jnp.shape(value) != space.shape:
         raise ValueError(f"value must have shape {space.shape} for {space}, got {jnp.shape(value)}.")
-    kinds: tuple[Any, ...] = (jnp.bool_, jnp.integer)
+    kinds: tuple[type, ...] = (jnp.bool_, jnp.integer)
     if isinstance(space, Box) and space.dtype.kind == "f":
         kinds = (*kinds, jnp.floating)
     if not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
@@ -247,7 +248,7 @@ def _as_leaf(space: Space[object], value: object) -> jax.Array:
     return jnp.asarray(value)
 
 
-def _parts(space: Dict | Tuple[Any], value: object) -> list[tuple[Space[object], Any]]:
+def _parts(space: Dict | Tuple[object], value: object) -> list[tuple[Space[object], Any]]:
     """Return the subspaces of a space, each with its part of a value."""
     if isinstance(space, Dict):
         if not isinstance(value, Mapping):

@@ -154,7 +154,7 @@ class VectorEnv:
         return state.replace(env_states=env_states), _with_statistics(timestep, state)
 
     @batched_in_any_context
-    def step(self, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
+    def step(self, state: VectorState, action: object) -> tuple[VectorState, VectorTimeStep]:
         """Take one step in every environment; return the next VectorState and the VectorTimeStep.
 
         Args:
@@ -219,14 +219,14 @@ class VectorEnv:
         started: tuple[Any, TimeStep] = jax.vmap(lambda env, key: env.reset(key), in_axes=(self.env_axis, 0))(env, key)
         return started
 
-    def _step(self, env_states: Any, action: Any) -> tuple[Any, TimeStep]:
+    def _step(self, env_states: object, action: object) -> tuple[Any, TimeStep]:
         """Take one step in every environment, without what follows the end of an episode."""
         step: Any = jax.vmap(lambda env, state, action: env.step(state, action), in_axes=(self.env_axis, 0, 0))
         stepped: tuple[Any, TimeStep] = step(self.env, env_states, action)
         return stepped
 
     def _restart(
-        self, state: VectorState, observation: Any, info: Any, mask: jax.Array
+        self, state: VectorState, observation: object, info: object, mask: jax.Array
     ) -> tuple[VectorState, Any, Any]:
         episode = state.episode + mask
 
@@ -277,7 +277,7 @@ def mute(timestep: TimeStepType, mask: jax.Array) -> TimeStepType:
 Start = Callable[[Any, Any], Any]
 
 
-def replace_where(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
+def replace_where(start: Start, mask: jax.Array, batch: object, shared: object, per_env: object) -> Any:
     """Replace the environments in `mask` by freshly started ones.
 
     Starting an episode costs several times a step of a cheap environment, and few episodes end in any one step. On a
@@ -312,18 +312,18 @@ def chunk_size(num_envs: int) -> int:
     return max(8, min(num_envs // 16, 1024))
 
 
-def _start_all(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
+def _start_all(start: Start, mask: jax.Array, batch: object, shared: object, per_env: object) -> Any:
     return where(mask, start(shared, per_env), batch)
 
 
-def _start_if_any(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
+def _start_if_any(start: Start, mask: jax.Array, batch: object, shared: object, per_env: object) -> Any:
     return jax.lax.cond(
         mask.any(), partial(_start_all, start), lambda mask, batch, *_: batch, mask, batch, shared, per_env
     )
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _start_ended(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env: Any) -> Any:
+def _start_ended(start: Start, mask: jax.Array, batch: object, shared: object, per_env: object) -> Any:
     num_envs = mask.shape[0]
     chunk = jnp.arange(chunk_size(num_envs), dtype=jnp.int32)
     rank = jnp.cumsum(mask, dtype=jnp.int32)  # of each environment in `mask`, counted from 1
@@ -352,7 +352,7 @@ def _start_ended(start: Start, mask: jax.Array, batch: Any, shared: Any, per_env
 
 
 @_start_ended.defjvp
-def _(start: Start, primals: Any, tangents: Any) -> Any:
+def _(start: Start, primals: tuple[object, ...], tangents: tuple[object, ...]) -> Any:
     # A loop of unknown length has no reverse-mode derivative; the equivalent `_start_all` does.
     return _start_ended(start, *primals), jax.jvp(partial(_start_all, start), primals, tangents)[1]
 
@@ -362,6 +362,6 @@ def _as_rows(leaf: jax.Array) -> jax.Array:
     return leaf.reshape(leaf.shape[0], -1) if leaf.ndim > 2 else leaf
 
 
-def where(mask: jax.Array, new: Any, old: Any) -> Any:
+def where(mask: jax.Array, new: object, old: object) -> Any:
     """Select `new` for the environments in `mask`, else `old`, for every leaf of two pytrees."""
     return jax.tree.map(lambda n, o: jnp.where(mask.reshape(mask.shape + (1,) * (n.ndim - 1)), n, o), new, old)

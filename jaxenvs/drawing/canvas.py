@@ -123,7 +123,7 @@ class Canvas:
         edges = list(itertools.pairwise([*corners, corners[0]]))
         is_clockwise = sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in edges) < 0
         # Each edge subtracts what is beyond it: right for thin shapes, while corners lose a little.
-        coverage: Any = 1.0
+        coverage: Number = 1.0
         for start, end in edges:
             (x, y), _ = _direction(start, end)
             dx, dy = self._from(start)
@@ -196,7 +196,7 @@ class Canvas:
         return height, slope, _length(self.pixel[1], slope * self.pixel[0])
 
 
-def background(paint: Callable[..., Canvas], *arguments: Any) -> Canvas:
+def background(paint: Callable[..., Canvas], *arguments: object) -> Canvas:
     """Return the canvas `paint(*arguments)` of what does not move, computed once for a whole batch.
 
     If no argument is traced, it is computed now, while tracing, else at each call of the compiled function. Otherwise
@@ -207,7 +207,7 @@ def background(paint: Callable[..., Canvas], *arguments: Any) -> Canvas:
         with jax.ensure_compile_time_eval():
             return paint(*arguments)
 
-    def alone() -> Any:
+    def alone() -> Canvas:
         return paint(*arguments)
 
     def nothing() -> Any:

@@ -21,7 +21,7 @@ MOST_FPS = 50  # GIFs count in 1/100 s, and viewers show one of them, or none, a
 
 def gif(
     env: Environment[Any],
-    states: Any,
+    states: object,
     path: str | os.PathLike[str],
     fps: float | None = None,
     size: int | tuple[int, int] | None = None,
@@ -75,7 +75,7 @@ def write_gif(frames: Iterator[np.ndarray], fps: float, path: str | os.PathLike[
         next(images).save(unfinished, "GIF", save_all=True, append_images=images, duration=duration, loop=0)
 
 
-def _length(states: Any) -> int:
+def _length(states: object) -> int:
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(states)}
     lengths = {len(states)} if isinstance(states, list) else {shape[0] if shape else 0 for shape in shapes}
     if len(lengths) != 1 or lengths == {0}:
@@ -86,7 +86,7 @@ def _length(states: Any) -> int:
     return lengths.pop()
 
 
-def _picture(env: Environment[Any], states: Any, time: int, size: tuple[int, int] | None) -> np.ndarray:
+def _picture(env: Environment[Any], states: object, time: int, size: tuple[int, int] | None) -> np.ndarray:
     state = states[time] if isinstance(states, list) else jax.tree.map(lambda leaf: leaf[time], states)
     if size is None:
         return env.render(state)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from jaxenvs.spaces import leaf_bounds
 
 
-def checked_action(space: spaces.Space[object], action: Any, name: str = "action") -> Any:
+def checked_action(space: spaces.Space[object], action: object, name: str = "action") -> Any:
     """Return an action as `Environment.step` takes it: arrays in the dtypes of the space.
 
     Real numbers may lie outside of the bounds: many of Gymnasium's environments clip them, and so do these.
@@ -38,7 +38,7 @@ def checked_action(space: spaces.Space[object], action: Any, name: str = "action
     raise _wrong_action(space, action, name)
 
 
-def _wrong_action(space: spaces.Space[object], action: Any, name: str) -> ValueError:
+def _wrong_action(space: spaces.Space[object], action: object, name: str) -> ValueError:
     return ValueError(f"{name} must be a member of {space}, got {action!r}. No environment was stepped.")
 
 
@@ -80,7 +80,7 @@ def vector_info(info: dict[str, Any], mask: np.ndarray) -> dict[str, Any]:
     return infos
 
 
-def object_array(batch: Any, mask: np.ndarray) -> np.ndarray:
+def object_array(batch: object, mask: np.ndarray) -> np.ndarray:
     """Return the parts of a batch for the environments in `mask`, else None: an object array, shape (num_envs,)."""
     array = np.full(mask.shape, None, dtype=object)
     for index in mask.nonzero()[0]:

@@ -27,7 +27,7 @@ def _reset(env: Environment[Any], seed: jax.Array, episode: jax.Array) -> Any:
 
 
 @guarded_jit
-def _step(env: Environment[Any], state: Any, action: Any) -> Any:
+def _step(env: Environment[Any], state: object, action: object) -> Any:
     return env.step(state, action)
 
 
@@ -47,7 +47,7 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
       state: the current state; None before the first `reset`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    metadata: dict[str, object] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, env: Environment[Any], render_mode: str | None = None) -> None:
         """Wrap an environment.
@@ -81,7 +81,7 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
     def env(self, env: Environment[Any]) -> None:
         require_environment("env", env)
         require_same_actions("env", env.action_space, self.action_space)
-        structure: Any = jax.tree.structure(env)
+        structure: object = jax.tree.structure(env)
         if structure != jax.tree.structure(self._env):
             self.state = None
         self._use(env)
@@ -94,7 +94,7 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
     def _environment(self) -> Environment[Any] | None:
         return self.__dict__.get("_env")
 
-    def _set_parameter(self, name: str, value: Any) -> None:
+    def _set_parameter(self, name: str, value: object) -> None:
         self.env = with_value(self._env, name, value)
 
     def _on_device(self) -> Any:
@@ -132,7 +132,7 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
         observation, info = jax.device_get((timestep.observation, timestep.info))
         return to_numpy(self.observation_space, observation), info_to_numpy(info)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one step.
 
         Args:
@@ -186,7 +186,7 @@ def require_same_actions(name: str, space: gymnasium.Space[object], present: gym
         )
 
 
-def metadata_of(env: Environment[Any], render_mode: str | None) -> dict[str, Any]:
+def metadata_of(env: Environment[Any], render_mode: str | None) -> dict[str, object]:
     """Return Gymnasium's `metadata` of an environment, if it has the render mode."""
     modes = ["rgb_array"] if env.can_render else []
     if render_mode is not None and render_mode not in modes:

@@ -21,7 +21,7 @@ class ParameterAttributes:
         """Return the environment with the parameters; None while the object is being constructed."""
         raise NotImplementedError
 
-    def _set_parameter(self, name: str, value: Any) -> None:
+    def _set_parameter(self, name: str, value: object) -> None:
         raise NotImplementedError
 
     def is_parameter(self, name: str) -> bool:
@@ -40,7 +40,7 @@ class ParameterAttributes:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return env.parameter(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self.is_parameter(name):
             self._set_parameter(name, value)
         else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gymnasium.vector import AutoresetMode
 
 from jaxenvs import registry
@@ -18,7 +16,7 @@ class RegisteredEnv(GymnasiumEnv):
     Gymnasium does not know the limit of an environment that computes its own limit, as BitFlipping does.
     """
 
-    def __init__(self, env_id: str, render_mode: str | None = None, **parameters: Any) -> None:
+    def __init__(self, env_id: str, render_mode: str | None = None, **parameters: object) -> None:
         limit = None if registry.spec(env_id).max_episode_steps is None else -1
         super().__init__(registry.make(env_id, max_episode_steps=limit, **parameters), render_mode)
 
@@ -33,7 +31,7 @@ class RegisteredVectorEnv(GymnasiumVectorEnv):
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        **parameters: Any,
+        **parameters: object,
     ) -> None:
         env = registry.make(env_id, max_episode_steps=max_episode_steps, **parameters)
         if autoreset_mode in [mode.value for mode in AutoresetMode]:

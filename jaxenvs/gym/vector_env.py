@@ -46,7 +46,7 @@ def _restart(
 
 
 @guarded_jit
-def _step(venv: VectorEnv, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
+def _step(venv: VectorEnv, state: VectorState, action: object) -> tuple[VectorState, VectorTimeStep]:
     return venv.step(state, action)
 
 
@@ -57,7 +57,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
     Parameters of the environments are attributes, as in a GymnasiumEnv; setting one sets it in all environments.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    metadata: dict[str, object] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, venv: VectorEnv, render_mode: str | None = None) -> None:
         """Wrap a VectorEnv.
@@ -100,7 +100,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
                 f"{venv.num_envs} and {venv.autoreset}."
             )
         require_same_actions("venv", _spaces(venv)[1], self.action_space)
-        structure: Any = jax.tree.structure(venv.env)
+        structure: object = jax.tree.structure(venv.env)
         if structure != jax.tree.structure(present.env):
             self._state = None
         self._use(venv)
@@ -115,7 +115,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         venv: VectorEnv | None = self.__dict__.get("_venv")
         return None if venv is None else venv.env
 
-    def _set_parameter(self, name: str, value: Any) -> None:
+    def _set_parameter(self, name: str, value: object) -> None:
         self.venv = with_parameter(self._venv, name, value, list(range(self.num_envs)))
 
     def _on_device(self) -> Any:
@@ -157,7 +157,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         observation, info = jax.device_get((self._timestep.observation, self._timestep.info))
         return to_numpy(self.observation_space, observation), vector_info(info, mask)
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: object) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step in every environment.
 
         Args:

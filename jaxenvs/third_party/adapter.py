@@ -18,6 +18,7 @@ from gymnasium import spaces
 from jaxenvs.arguments import is_array, is_real, no_parameter, shown, type_name
 from jaxenvs.arrays import is_key
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.jax_names import shape_struct
 from jaxenvs.spaces import struct_of
 
 
@@ -87,13 +88,14 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
         """Return the library's state and the observation, in the structure of the observation space."""
         raise NotImplementedError
 
-    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+    def _step(self, inner: Any, action: object, key: jax.Array | None) -> tuple[Any, TimeStep]:
         """Return the library's next state, and a TimeStep of any dtypes. Non-array leaves of `info` are dropped."""
         raise NotImplementedError
 
     def _first_info(self, inner: Any) -> dict[str, Any]:
         """Return the info of the first TimeStep of an episode: zeros, for libraries whose reset returns none."""
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.source.info)  # type: ignore[no-any-return]
+        info: dict[str, Any] = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.source.info)
+        return info
 
     def __check_init__(self) -> None:
         for name, value in self.params.items():
@@ -141,7 +143,7 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
             _cast("info of reset", self._first_info(inner), self.source.info),
         )
 
-    def step(self, state: ThirdPartyState, action: Any) -> tuple[ThirdPartyState, TimeStep]:
+    def step(self, state: ThirdPartyState, action: object) -> tuple[ThirdPartyState, TimeStep]:
         key = elapsed_steps = None
         if state.key is not None and state.elapsed_steps is not None:
             key = jax.random.fold_in(state.key, state.elapsed_steps)
@@ -159,7 +161,7 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
     def _cast_state(self, function: str, inner: Any) -> Any:
         return _cast(f"state of {function}", inner, self.source.state)
 
-    def _cast_observation(self, function: str, observation: Any) -> Any:
+    def _cast_observation(self, function: str, observation: object) -> Any:
         like = _batch_of(struct_of(self.source.observation_space), self.batch_shape)
         return _cast(f"observation of {function}", observation, like, ravel_scalars=True)
 
@@ -182,7 +184,7 @@ def adapt(
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[object],
     params: dict[str, Any] | None = None,
-    constants: Any = None,
+    constants: object = None,
 ) -> Adapter:
     """Create an adapter of a library's environment, whose reset and step are traced once to learn what they return.
 
@@ -192,7 +194,7 @@ def adapt(
     """
     draft = cls(params or {}, Source(env, ravelled(observation_space), action_space, constants))
 
-    def first_step(params: Any, key: jax.Array, action: Any) -> Any:
+    def first_step(params: dict[str, Any], key: jax.Array, action: object) -> Any:
         traced = dataclasses.replace(draft, params=params)
         inner, _ = traced._reset(key)
         require_arrays("state of reset", inner)
@@ -213,7 +215,9 @@ def adapt(
 # --- Spaces ---------------------------------------------------------------------------------------------------------
 
 
-def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[object]:
+def box(
+    low: np.typing.ArrayLike, high: np.typing.ArrayLike, shape: tuple[int, ...], dtype: np.typing.DTypeLike
+) -> gymnasium.Space[object]:
     """Return a Box, unbounded where a library writes the largest number for infinity; for bools, a MultiBinary."""
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
@@ -226,7 +230,7 @@ def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any) -> gymnasium.Sp
     return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype.type)
 
 
-def unbounded(shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[object]:
+def unbounded(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> gymnasium.Space[object]:
     """Return the space of all arrays of a shape and dtype, for a library that declares no bounds."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iu":
@@ -242,9 +246,9 @@ def unbounded_of(structs: Any) -> gymnasium.Space[object]:
     return unbounded(structs.shape, structs.dtype)
 
 
-def _batch_of(structs: Any, shape: tuple[int, ...]) -> Any:
+def _batch_of(structs: object, shape: tuple[int, ...]) -> Any:
     """Return structs of some of what is described, in batches of a shape, without weak types."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape + leaf.shape, leaf.dtype), structs)  # type: ignore[no-untyped-call]
+    return jax.tree.map(lambda leaf: shape_struct(shape + leaf.shape, leaf.dtype), structs)
 
 
 def ravelled(space: gymnasium.Space[object]) -> gymnasium.Space[object]:
@@ -258,7 +262,7 @@ def ravelled(space: gymnasium.Space[object]) -> gymnasium.Space[object]:
     return space
 
 
-def flat_dict(tree: Any, prefix: str = "") -> Any:
+def flat_dict(tree: object, prefix: str = "") -> Any:
     """Flatten nested dicts to one dict, with names joined by "/": SB3 does not support nested Dict spaces."""
     if not isinstance(tree, dict):
         return tree
@@ -274,19 +278,19 @@ def flat_dict(tree: Any, prefix: str = "") -> Any:
 # --- Leaves ---------------------------------------------------------------------------------------------------------
 
 
-def on_host(tree: Any) -> Any:
+def on_host(tree: object) -> Any:
     """Convert the arrays of a pytree to NumPy, for a library that draws on the host; keys stay unchanged."""
     return jax.tree.map(lambda leaf: leaf if is_key(leaf) else np.asarray(leaf), tree)
 
 
-def require_arrays(what: str, tree: Any) -> None:
+def require_arrays(what: str, tree: object) -> None:
     """Raise unless all leaves of a pytree are arrays."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not is_array(leaf):
             raise TypeError(f"The {what} must hold arrays, got {jax.tree_util.keystr(path)} = {shown(leaf)}.")
 
 
-def _cast(what: str, tree: Any, like: Any, ravel_scalars: bool = False) -> Any:
+def _cast(what: str, tree: object, like: object, ravel_scalars: bool = False) -> Any:
     """Cast a tree to the dtypes of another; weak types are lost. Numbers get the shape (1,) if `ravel_scalars`."""
     expected, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = dict(jax.tree_util.tree_leaves_with_path(tree))
@@ -307,7 +311,7 @@ def _cast(what: str, tree: Any, like: Any, ravel_scalars: bool = False) -> Any:
     return jax.tree.unflatten(structure, found)
 
 
-def _arrays_of(info: Any) -> dict[str, Any]:
+def _arrays_of(info: object) -> dict[str, Any]:
     """Keep the entries of an info that are arrays or pytrees of arrays, without keys."""
     if not isinstance(info, dict):
         raise TypeError(f"The info must be a dict, got {type_name(info)}.")

@@ -59,7 +59,7 @@ class BraxEnvironment(ThirdPartyEnvironment):
             inner = jax.tree.map(lambda leaf: leaf[at], first)
         return inner, inner.obs
 
-    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+    def _step(self, inner: Any, action: object, key: jax.Array | None) -> tuple[Any, TimeStep]:
         # brax writes into the dicts of the state that it receives.
         before = inner.replace(metrics=dict(inner.metrics), info=dict(inner.info))
         stepped = self.library_env.step(before, action)
@@ -98,7 +98,7 @@ def _hold(before: Any, after: Any) -> Any:
 
 
 @shared
-def _build(name: str, resets: str = "fresh", **arguments: Any) -> BraxEnvironment:
+def _build(name: str, resets: str = "fresh", **arguments: object) -> BraxEnvironment:
     one_of("resets", resets, RESETS)
     return from_brax(require_library("brax.envs", "brax").get_environment(name, **arguments), resets)
 
@@ -152,7 +152,7 @@ def from_brax(env: Any, resets: str = "fresh") -> BraxEnvironment:
     )
 
 
-def _action_bounds(env: Any, started: Any) -> tuple[Any, Any]:
+def _action_bounds(env: Any, started: object) -> tuple[Any, Any]:
     """Return the bounds of the actions that brax's `step` expects, by what it sends to the actuators.
 
     The bounds are the range of the actuators if `step` sends them the action unchanged: physics clips it there.
@@ -163,7 +163,7 @@ def _action_bounds(env: Any, started: Any) -> tuple[Any, Any]:
     """
     is_sent: list[bool] = []
 
-    def step(state: Any, action: Any) -> Any:
+    def step(state: object, action: object) -> Any:
         def pipeline_step(pipeline_state: Any, sent: Any) -> Any:
             is_sent.append(sent is action)
             return pipeline_state

@@ -40,7 +40,7 @@ class CraftaxEnvironment(GymnaxEnvironment):
         picture = jnp.clip(renderer(state.inner), 0, 255).astype(jnp.uint8)
         return scaled(picture, height, width)
 
-    def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
+    def _ends(self, inner: Any, done: jax.Array) -> tuple[jax.Array, jax.Array]:
         params = self.library_params
         unlimited = params.replace(max_timesteps=2**31 - 1)
         terminated = jnp.asarray(self.source.env.is_terminal(inner, unlimited))
@@ -60,7 +60,7 @@ def _picture(env: Any) -> tuple[Any, tuple[int, int]]:
     )
 
 
-def from_craftax(env: Any, params: Any = None) -> CraftaxEnvironment:
+def from_craftax(env: Any, params: object = None) -> CraftaxEnvironment:
     """Create an adapter of an environment of craftax, with or without auto-reset.
 
     Args:
@@ -75,7 +75,7 @@ def from_craftax(env: Any, params: Any = None) -> CraftaxEnvironment:
 
 
 @shared
-def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: Any) -> CraftaxEnvironment:
+def _build(name: str, constants: tuple[tuple[str, object], ...] = (), **arguments: object) -> CraftaxEnvironment:
     env = require_library("craftax.craftax_env", "craftax").make_craftax_env_from_name(name, auto_reset=False)
     if arguments:
         env = type(env)(**arguments)

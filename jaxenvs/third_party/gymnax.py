@@ -90,16 +90,16 @@ class GymnaxEnvironment(ThirdPartyEnvironment):
         observation, inner = self.source.env.reset_env(key, self.library_params)
         return inner, observation
 
-    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+    def _step(self, inner: Any, action: object, key: jax.Array | None) -> tuple[Any, TimeStep]:
         observation, inner, reward, done, info = self.source.env.step_env(key, inner, action, self.library_params)
         return inner, TimeStep(observation, reward, *self._ends(inner, done), info)
 
-    def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
+    def _ends(self, inner: Any, done: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return whether the episode is terminated, and whether it is truncated."""
         return done, self.source.env.is_truncated(inner, self.library_params)
 
 
-def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
+def from_gymnax(env: Any, params: object = None) -> GymnaxEnvironment:
     """Create an adapter of an environment of gymnax.
 
     Args:
@@ -114,7 +114,7 @@ def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
 
 
 @shared
-def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: Any) -> GymnaxEnvironment:
+def _build(name: str, constants: tuple[tuple[str, object], ...] = (), **arguments: object) -> GymnaxEnvironment:
     env, params = require_library("gymnax").make(name, **arguments)
     return from_gymnax(env, params.replace(**dict(constants)))
 
@@ -150,7 +150,7 @@ def with_parameters(build: Callable[..., Adapter]) -> Callable[..., Adapter]:
     any other one, the function raises a TypeError.
     """
 
-    def build_with(name: str, **parameters: Any) -> Adapter:
+    def build_with(name: str, **parameters: object) -> Adapter:
         env = build(name)
         fields = [field.name for field in dataclasses.fields(env.source.constants)]
         arguments = {key: value for key, value in parameters.items() if key not in fields}
@@ -173,7 +173,7 @@ make, ids = entry_points("gymnax", lambda: require_library("gymnax").registered_
 # --- Spaces ---------------------------------------------------------------------------------------------------------
 
 
-def observation_space(env: Any, params: Any) -> gymnasium.Space[object]:
+def observation_space(env: Any, params: object) -> gymnasium.Space[object]:
     """Return the observation space of a gymnax or craftax environment, without bounds if observations leave it."""
     space = ravelled(converted(env.observation_space(params)))
     if env.name in OUTSIDE and isinstance(space, spaces.Box):

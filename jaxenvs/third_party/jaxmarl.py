@@ -46,7 +46,7 @@ class JaxMarlEnvironment(ThirdPartyEnvironment):
         observations, inner = self.source.env.reset(key)
         return inner, self._stacked(observations)
 
-    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+    def _step(self, inner: Any, action: object, key: jax.Array | None) -> tuple[Any, TimeStep]:
         for leaf in jax.tree.leaves(action):
             if jnp.shape(leaf)[:1] != self.batch_shape:
                 raise ValueError(
@@ -78,7 +78,7 @@ def _ids() -> list[str]:
 
 
 @shared
-def _build(name: str, **arguments: Any) -> JaxMarlEnvironment:
+def _build(name: str, **arguments: object) -> JaxMarlEnvironment:
     return from_jaxmarl(require_library("jaxmarl").make(name, **arguments))
 
 

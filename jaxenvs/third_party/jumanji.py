@@ -55,7 +55,7 @@ class JumanjiEnvironment(ThirdPartyEnvironment):
         inner, timestep = self.source.env.reset(key)
         return inner, _observation(timestep.observation)
 
-    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+    def _step(self, inner: Any, action: object, key: jax.Array | None) -> tuple[Any, TimeStep]:
         inner, timestep = self.source.env.step(inner, action)
         last, lost = timestep.last(), timestep.discount == 0
         observation = _observation(timestep.observation)
@@ -63,7 +63,7 @@ class JumanjiEnvironment(ThirdPartyEnvironment):
 
 
 @shared
-def _build(name: str, **arguments: Any) -> JumanjiEnvironment:
+def _build(name: str, **arguments: object) -> JumanjiEnvironment:
     """Create jumanji's environment of an id.
 
     Args:
@@ -88,9 +88,9 @@ def from_jumanji(env: Any) -> JumanjiEnvironment:
       ValueError: the environment is in another wrapper.
     """
     refuse_wrappers(env, "jumanji", ["jumanji.wrappers.MultiToSingleWrapper"])
-    space = _space(env.observation_spec)
+    space: Any = _space(env.observation_spec)
     for name in NONE_IS_MINUS_ONE.get(type(env.unwrapped).__name__, ()):
-        space[name] = box(-1, space[name].n - 1, (), np.int32)  # type: ignore[index]
+        space[name] = box(-1, space[name].n - 1, (), np.int32)
     return adapt(JumanjiEnvironment, env, observation_space=space, action_space=_action_space(env.action_spec))
 
 
@@ -103,11 +103,11 @@ def _action_space(spec: Any) -> gymnasium.Space[object]:
     return space
 
 
-def _observation(observation: Any) -> Any:
+def _observation(observation: object) -> Any:
     return flat_dict(_as_dicts(observation))
 
 
-def _as_dicts(observation: Any) -> Any:
+def _as_dicts(observation: object) -> Any:
     """Convert NamedTuples and chex dataclasses to dicts."""
     if hasattr(observation, "_asdict"):
         observation = observation._asdict()

@@ -96,7 +96,7 @@ def entry_points(
         return sorted(names())
 
     @functools.wraps(build)
-    def make(name: str, **arguments: Any) -> Adapter:
+    def make(name: str, **arguments: object) -> Adapter:
         if name not in (known := ids()):
             hint = did_you_mean(name, known, show=lambda near: f"{library}/{near}")
             hint = hint or f"`jaxenvs list {library}` lists its environments."

@@ -31,9 +31,9 @@ class NavixEnvironment(ThirdPartyEnvironment):
         inner = in_32_bits(self.source.env.reset, key)
         return _without_cache(inner), inner.observation
 
-    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+    def _step(self, inner: Any, action: object, key: jax.Array | None) -> tuple[Any, TimeStep]:
         # Call `_step`, because `step` resets, one step late.
-        def step(params: Any, inner: Any, action: Any) -> Any:
+        def step(params: dict[str, Any], inner: Any, action: object) -> Any:
             return self.source.env.replace(**params)._step(_with_cache(inner), action)
 
         inner = in_32_bits(step, self.params, inner, action)
@@ -65,7 +65,7 @@ def _with_cache(timestep: Any) -> Any:
 
 
 @shared
-def _build(name: str, **arguments: Any) -> NavixEnvironment:
+def _build(name: str, **arguments: object) -> NavixEnvironment:
     """Create navix's environment of a name.
 
     Args:

@@ -41,8 +41,8 @@ class PgxEnvironment(ThirdPartyEnvironment):
         inner = in_32_bits(self.source.env.init, key)
         return inner, inner.observation
 
-    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
-        def step(params: dict[str, Any], inner: Any, action: Any, key: Any) -> Any:
+    def _step(self, inner: Any, action: object, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        def step(params: dict[str, Any], inner: Any, action: object, key: object) -> Any:
             env = copy.copy(self.source.env)  # the parameters are attributes; pgx has no functions of them
             vars(env).update(params)
             return env.step(inner, action, key)
@@ -110,7 +110,7 @@ def _build(name: str) -> PgxEnvironment:
     return from_pgx(require_library("pgx").make(name))
 
 
-def _build_with(name: str, **parameters: Any) -> PgxEnvironment:
+def _build_with(name: str, **parameters: object) -> PgxEnvironment:
     """Create pgx's game of a name.
 
     Args:

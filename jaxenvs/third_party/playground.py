@@ -27,7 +27,7 @@ class PlaygroundEnvironment(ThirdPartyEnvironment):
         inner = self.source.env.reset(key)
         return inner, _observation(inner)
 
-    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+    def _step(self, inner: Any, action: object, key: jax.Array | None) -> tuple[Any, TimeStep]:
         # Playground writes into the dicts of the state that it receives.
         inner = jax.tree.map(lambda leaf: leaf, inner)
         inner = self.source.env.step(inner, jnp.asarray(action, inner.data.ctrl.dtype))
@@ -59,7 +59,9 @@ def _registry() -> Any:
 
 
 @shared
-def _build(name: str, config_overrides: Mapping[str, Any] | None = None, **arguments: Any) -> PlaygroundEnvironment:
+def _build(
+    name: str, config_overrides: Mapping[str, object] | None = None, **arguments: object
+) -> PlaygroundEnvironment:
     """Create Playground's environment of a name, on MJX's own implementation, which runs everywhere.
 
     The robots' models are not part of Playground: it clones the models for locomotion and manipulation with git when

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 Result = TypeVar("Result")
 
 
-def in_32_bits(function: Callable[..., Result], *args: Any) -> Result:
+def in_32_bits(function: Callable[..., Result], *args: object) -> Result:
     """Call `function(*args)`, traced as without `jax_enable_x64`.
 
     Some libraries name 32-bit types in one branch of a `jax.lax.cond` and leave the other to JAX's default: with 64
@@ -25,7 +25,7 @@ def in_32_bits(function: Callable[..., Result], *args: Any) -> Result:
         return function(*args)
 
 
-def _narrow(leaf: Any) -> Any:
+def _narrow(leaf: object) -> Any:
     dtype = getattr(leaf, "dtype", None)
     if dtype not in (jnp.int64, jnp.uint64, jnp.float64):
         return leaf

@@ -35,14 +35,14 @@ class XMiniGridEnvironment(ThirdPartyEnvironment):
     render_fps = 10
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        def reset(params: Any, key: jax.Array) -> Any:
+        def reset(params: dict[str, Any], key: jax.Array) -> Any:
             return self.source.env.reset(self.source.constants.replace(**params), key)
 
         inner = in_32_bits(reset, self.params, key)
         return inner, flat_dict(inner.observation)
 
-    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
-        def step(params: Any, inner: Any, action: Any) -> Any:
+    def _step(self, inner: Any, action: object, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        def step(params: dict[str, Any], inner: Any, action: object) -> Any:
             return self.source.env.step(self.source.constants.replace(**params), inner, action)
 
         inner = in_32_bits(step, self.params, inner, action)
@@ -70,7 +70,7 @@ WRAPPERS = [
 
 
 @shared
-def _build(name: str, **arguments: Any) -> XMiniGridEnvironment:
+def _build(name: str, **arguments: object) -> XMiniGridEnvironment:
     """Create xminigrid's environment of a name.
 
     Args:

@@ -50,7 +50,7 @@ class ActionMasker(Wrapper[ActionMaskerState]):
         inner, timestep = self.env.reset(key)
         return ActionMaskerState(inner, told(timestep)), timestep
 
-    def step(self, state: ActionMaskerState, action: Any) -> tuple[ActionMaskerState, TimeStep]:
+    def step(self, state: ActionMaskerState, action: object) -> tuple[ActionMaskerState, TimeStep]:
         inner, timestep = self.env.step(state.inner, action)
         return ActionMaskerState(inner, told(timestep)), timestep
 
@@ -65,7 +65,7 @@ def told(timestep: TimeStep) -> Any:
     return timestep.info.get(NAME, observation.get(NAME) if isinstance(observation, dict) else None)
 
 
-def mask_size(space: Any) -> int | None:
+def mask_size(space: object) -> int | None:
     """Return how many numbers a mask has for the actions of a space; None for spaces without masks."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
@@ -122,7 +122,7 @@ def action_masks(venv: VectorEnv, state: VectorState) -> jax.Array:
     return masks
 
 
-def action_masks_of(env: Any, state: Any) -> Any:
+def action_masks_of(env: Any, state: object) -> Any:
     """Return which actions of one environment are legal, (n,), from its `action_masks` or an inner environment's."""
     while not hasattr(env, "action_masks"):
         state, env = env.inner_state(state), env.env

@@ -30,7 +30,7 @@ class ActionRepeat(StatelessWrapper):
         super().__check_init__()
         object.__setattr__(self, "num_repeats", positive_int("num_repeats", self.num_repeats))
 
-    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+    def step(self, state: object, action: object) -> tuple[Any, TimeStep]:
         def again(carry: tuple[Any, TimeStep], _: None) -> tuple[tuple[Any, TimeStep], None]:
             _, before = carry
             state, timestep = self.env.step(carry[0], action)

@@ -13,7 +13,7 @@ from jaxenvs.environment import TimeStep, Wrapper, require_environment
 class StatelessWrapper(Wrapper[Any]):
     """Base class of wrappers that have the state of `env`, and start episodes as `env` does."""
 
-    def inner_state(self, state: Any) -> Any:
+    def inner_state(self, state: object) -> Any:
         return state
 
     def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
@@ -23,7 +23,7 @@ class StatelessWrapper(Wrapper[Any]):
 class ObservationWrapper(StatelessWrapper):
     """Base class of wrappers that only change observations. Their state is the state of `env`."""
 
-    def observe(self, state: Any, observation: Any) -> Any:
+    def observe(self, state: object, observation: object) -> Any:
         """Return the observation of a state, given the observation of `env`."""
         raise NotImplementedError
 
@@ -31,7 +31,7 @@ class ObservationWrapper(StatelessWrapper):
         state, timestep = self.env.reset(key)
         return state, timestep.replace(observation=self.observe(state, timestep.observation))
 
-    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+    def step(self, state: object, action: object) -> tuple[Any, TimeStep]:
         state, timestep = self.env.step(state, action)
         return state, timestep.replace(observation=self.observe(state, timestep.observation))
 

@@ -36,7 +36,7 @@ class ClipAction(StatelessWrapper):
     @property
     def action_space(self) -> gymnasium.Space[object]:
         space = self.env.action_space
-        return gymnasium.spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)  # type: ignore[union-attr]
+        return gymnasium.spaces.Box(-np.inf, np.inf, space.shape, np.dtype(space.dtype).type)
 
-    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+    def step(self, state: object, action: Any) -> tuple[Any, TimeStep]:
         return self.env.step(state, jnp.clip(action, self.action_low, self.action_high))

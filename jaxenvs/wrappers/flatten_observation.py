@@ -29,7 +29,7 @@ class Layout(NamedTuple):
     It contains no bounds, on which compiled functions do not depend, and can be hashed, unlike a space.
     """
 
-    arrays: tuple[tuple[tuple[Any, ...], OneHot | None], ...]
+    arrays: tuple[tuple[tuple[str | int, ...], OneHot | None], ...]
     dtype: str
 
 
@@ -56,7 +56,7 @@ class FlattenObservation(ObservationWrapper):
     def observation_space(self) -> gymnasium.Space[object]:
         return gymnasium.spaces.flatten_space(self.env.observation_space)
 
-    def observe(self, state: Any, observation: Any) -> jax.Array:
+    def observe(self, state: object, observation: Any) -> jax.Array:
         layout = _layout_of(self.env) if self.layout is None else self.layout
         if layout is None:
             self.env.observation_space  # noqa: B018  # raises, and says why there is none
@@ -79,7 +79,7 @@ class FlattenObservation(ObservationWrapper):
 def _layout_of(env: Environment[Any], former: Layout | None = None) -> Layout | None:
     """Return the layout of an environment's observations; where it is unknown, `former`'s layout."""
     layouts = {
-        Layout(tuple(_arrays(space)), gymnasium.spaces.flatten_space(space).dtype.str)  # type: ignore[union-attr]
+        Layout(tuple(_arrays(space)), np.dtype(gymnasium.spaces.flatten_space(space).dtype).str)
         for space in possible_observation_spaces(env)
     }
     if len(layouts) > 1:
@@ -90,7 +90,9 @@ def _layout_of(env: Environment[Any], former: Layout | None = None) -> Layout | 
     return next(iter(layouts), former)
 
 
-def _arrays(space: gymnasium.Space[object], path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], OneHot | None]]:
+def _arrays(
+    space: gymnasium.Space[object], path: tuple[str | int, ...] = ()
+) -> list[tuple[tuple[str | int, ...], OneHot | None]]:
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, gymnasium.spaces.Dict) else enumerate(space.spaces)
         return [array for key, part in parts for array in _arrays(part, (*path, key))]

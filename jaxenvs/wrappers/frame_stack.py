@@ -89,14 +89,14 @@ class FrameStack(Wrapper[FrameStackState]):
         inner, timestep = self.env.reset(key)
         return self._observe(inner, timestep, self._start(timestep.observation))
 
-    def step(self, state: FrameStackState, action: Any) -> tuple[FrameStackState, TimeStep]:
+    def step(self, state: FrameStackState, action: object) -> tuple[FrameStackState, TimeStep]:
         inner, timestep = self.env.step(state.inner, action)
         return self._observe(inner, timestep, jax.tree.map(self._push, state.frames, timestep.observation))
 
     def _observe(self, inner: Any, timestep: TimeStep, frames: Any) -> tuple[FrameStackState, TimeStep]:
         return FrameStackState(inner=inner, frames=frames), timestep.replace(observation=frames)
 
-    def _start(self, observation: Any) -> Any:
+    def _start(self, observation: object) -> Any:
         padding = self.padding if self.padding_type == "zero" else observation
         return jax.tree.map(self._padded, observation, padding)
 

@@ -46,7 +46,7 @@ class Pixels(ObservationWrapper):
     def observation_space(self) -> gymnasium.spaces.Box:
         return gymnasium.spaces.Box(0, 255, (*self.size, 1 if self.grayscale else 3), np.uint8)
 
-    def observe(self, state: Any, observation: Any) -> jax.Array:
+    def observe(self, state: object, observation: object) -> jax.Array:
         picture = self.env.draw(state, *self.size)
         if not self.grayscale:
             return picture

@@ -109,7 +109,7 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         inner, timestep = self.env.replace(**parameters).reset(env_key)
         return RandomizedParametersState(inner=inner, parameters=parameters), timestep
 
-    def step(self, state: RandomizedParametersState, action: Any) -> tuple[RandomizedParametersState, TimeStep]:
+    def step(self, state: RandomizedParametersState, action: object) -> tuple[RandomizedParametersState, TimeStep]:
         inner, timestep = self.env.replace(**state.parameters).step(state.inner, action)
         return RandomizedParametersState(inner=inner, parameters=state.parameters), timestep
 
@@ -137,7 +137,7 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         return jnp.asarray(value, jnp.result_type(value))
 
 
-def _distribution(name: str, given: Any) -> Uniform | Sampler:
+def _distribution(name: str, given: object) -> Uniform | Sampler:
     """Convert a distribution to the form that the wrapper keeps."""
     if isinstance(given, Uniform | Sampler):
         return given

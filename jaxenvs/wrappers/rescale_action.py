@@ -31,8 +31,8 @@ class RescaleAction(StatelessWrapper):
     """
 
     env: Environment[Any]
-    min_action: Any
-    max_action: Any
+    min_action: jax.typing.ArrayLike
+    max_action: jax.typing.ArrayLike
     action_low: Any = dataclasses.field(default=(), kw_only=True)
     action_high: Any = dataclasses.field(default=(), kw_only=True)
 
@@ -53,10 +53,10 @@ class RescaleAction(StatelessWrapper):
     def action_space(self) -> gymnasium.Space[object]:
         space = self.env.action_space
         bounds = (np.asarray(bound, space.dtype) for bound in (self.min_action, self.max_action))
-        low, high = (np.broadcast_to(bound, space.shape) for bound in bounds)  # type: ignore[arg-type]
-        return gymnasium.spaces.Box(low, high, dtype=space.dtype.type)  # type: ignore[union-attr]
+        low, high = (np.broadcast_to(bound, space.shape or ()) for bound in bounds)
+        return gymnasium.spaces.Box(low, high, dtype=np.dtype(space.dtype).type)
 
-    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+    def step(self, state: object, action: Any) -> tuple[Any, TimeStep]:
         low, high = jnp.asarray(self.action_low), jnp.asarray(self.action_high)
         least, greatest = (jnp.asarray(bound, low.dtype) for bound in (self.min_action, self.max_action))
         has_low, has_high = jnp.isfinite(low), jnp.isfinite(high)

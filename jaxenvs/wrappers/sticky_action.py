@@ -87,7 +87,7 @@ class StickyAction(Wrapper[StickyActionState]):
         )
         return state, timestep
 
-    def step(self, state: StickyActionState, action: Any) -> tuple[StickyActionState, TimeStep]:
+    def step(self, state: StickyActionState, action: object) -> tuple[StickyActionState, TimeStep]:
         uniform, duration = self._draw(state)
         action, repeats_left = self._choose(state, action, uniform, duration)
         inner, timestep = self.env.step(state.inner, action)
@@ -110,7 +110,9 @@ class StickyAction(Wrapper[StickyActionState]):
         uniform, place = jax.random.uniform(key, (2,))
         return uniform, least + (place * (most - least + 1)).astype(jnp.int32)
 
-    def _choose(self, state: StickyActionState, action: Any, uniform: Any, duration: Any) -> tuple[Any, jax.Array]:
+    def _choose(
+        self, state: StickyActionState, action: object, uniform: jax.Array, duration: jax.Array | float
+    ) -> tuple[Any, jax.Array]:
         """Return the action that is taken, and for how many more steps it is repeated."""
         starts = (state.elapsed_steps > 0) & (state.repeats_left == 0) & (uniform < self.repeat_action_probability)
         repeats_left = jnp.where(starts, jnp.asarray(duration, jnp.int32), state.repeats_left)

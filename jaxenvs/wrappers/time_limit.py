@@ -53,7 +53,7 @@ class TimeLimit(Wrapper[TimeLimitState]):
         inner, timestep = self.env.reset(key)
         return TimeLimitState(inner=inner, elapsed_steps=jnp.zeros((), jnp.int32)), timestep
 
-    def step(self, state: TimeLimitState, action: Any) -> tuple[TimeLimitState, TimeStep]:
+    def step(self, state: TimeLimitState, action: object) -> tuple[TimeLimitState, TimeStep]:
         inner, timestep = self.env.step(state.inner, action)
         elapsed_steps = state.elapsed_steps + 1
         timestep = timestep.replace(truncated=timestep.truncated | (elapsed_steps >= self.max_steps))

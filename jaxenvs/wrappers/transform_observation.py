@@ -71,6 +71,6 @@ class TransformObservation(ObservationWrapper):
     def observation_space(self) -> gymnasium.Space[object]:
         return self.env.observation_space if self.space is None else self.space.space
 
-    def observe(self, state: Any, observation: Any) -> Any:
+    def observe(self, state: object, observation: object) -> Any:
         # `create` makes the dtypes independent of constants in the function.
         return TimeStep.create(self.func(observation)).observation

@@ -31,6 +31,6 @@ class TransformReward(StatelessWrapper):
         function("func", self.func)
         super().__check_init__()
 
-    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+    def step(self, state: object, action: object) -> tuple[Any, TimeStep]:
         state, timestep = self.env.step(state, action)
         return state, timestep.replace(reward=jnp.asarray(self.func(timestep.reward), float))

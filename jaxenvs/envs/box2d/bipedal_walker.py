@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import gymnasium
 import jax
@@ -170,7 +169,7 @@ class BipedalWalker(Environment[BipedalWalkerState]):
         for corners in _clouds(state.clouds) + jnp.stack([scroll / 2, 0]):
             canvas = _with_cloud(canvas, corners)
 
-        def ground(x: jax.Array, is_shown: Any = True) -> jax.Array:
+        def ground(x: jax.Array, is_shown: jax.Array | bool = True) -> jax.Array:
             place = x / terrain.STEP
             under = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, terrain.POINTS - 2)
             start, end = state.terrain[under], state.terrain[under + 1]

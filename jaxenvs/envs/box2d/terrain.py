@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,14 +74,14 @@ def draw(key: jax.Array, hardcore: bool) -> Draws:
 class _Place(NamedTuple):
     """Position in the construction of a terrain."""
 
-    height: Any
-    slope: Any
-    kind: Any  # of the stretch
-    begins: Any  # bool, at this point
-    left: Any  # points of the stretch
-    length: Any  # of the obstacle
-    base: Any  # the height at which it began
-    rise: Any
+    height: jax.Array
+    slope: jax.Array
+    kind: jax.Array  # of the stretch
+    begins: jax.Array  # bool, at this point
+    left: jax.Array  # points of the stretch
+    length: jax.Array  # of the obstacle
+    base: jax.Array  # the height at which it began
+    rise: jax.Array
 
 
 def build(draws: Draws) -> Terrain:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import gymnasium
 import jax
@@ -75,7 +74,9 @@ class ArmReach(GoalEnvironment[ArmReachState]):
         state = ArmReachState(_wrap(state.theta_1 + turn[0]), _wrap(state.theta_2 + turn[1]), state.goal)
         return state, self._timestep(state)
 
-    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> jax.Array:
+    def compute_reward(
+        self, achieved_goal: jax.typing.ArrayLike, desired_goal: jax.typing.ArrayLike, info: object
+    ) -> jax.Array:
         """Return 0 where the tip is within `distance_threshold` of the goal, else -1."""
         distance = jnp.linalg.norm(jnp.asarray(achieved_goal) - jnp.asarray(desired_goal), axis=-1)
         reward: jax.Array = -(distance > self.distance_threshold).astype(float)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxenvs.drawing import BLACK, draw_tiles
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
@@ -143,7 +144,7 @@ class Game(Environment[State], Generic[State, DrawsType]):
         """Return the observation of the player: bool (10, 10, channels)."""
         raise NotImplementedError
 
-    def cells(self, channel: Any, row: Any, column: Any, there: Any = True) -> jax.Array:
+    def cells(self, channel: ArrayLike, row: ArrayLike, column: ArrayLike, there: ArrayLike = True) -> jax.Array:
         """Return indices into a raveled observation; past its end where nothing is to be painted.
 
         Args:
@@ -182,7 +183,7 @@ def uniform(words: jax.Array) -> jax.Array:
     return scaled
 
 
-def below(words: jax.Array, bound: Any) -> jax.Array:
+def below(words: jax.Array, bound: ArrayLike) -> jax.Array:
     """Convert random words to int32, uniform in 0, ..., bound - 1; the probabilities differ by less than 2**-24.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 import gymnasium
 import jax
@@ -78,7 +77,7 @@ class Blackjack(Environment[BlackjackState]):
     render_size = 384, 384
 
     @property
-    def observation_space(self) -> gymnasium.spaces.Tuple[Any]:
+    def observation_space(self) -> gymnasium.spaces.Tuple[object]:
         return gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(n) for n in (32, 11, 2)])
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any
 
 import gymnasium
 import jax
@@ -149,7 +148,7 @@ def _goal_can_be_reached(rows: tuple[str, ...]) -> bool:
     return bool((reached & (letters == "G")).any())
 
 
-def _checked_map(desc: Iterable[Any]) -> tuple[str, ...]:
+def _checked_map(desc: Iterable[object]) -> tuple[str, ...]:
     """Return the rows of a map as texts. As in Gymnasium, a row may be a list of letters, too, and letters bytes."""
     try:
         rows = tuple(b"".join(np.asarray(row, dtype="c").ravel()).decode() for row in desc)

@@ -88,7 +88,7 @@ class Agents(VectorEnv):
         """The number of agents of one environment."""
         return num_agents_of(self.env) or 1
 
-    def step(self, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
+    def step(self, state: VectorState, action: object) -> tuple[VectorState, VectorTimeStep]:
         """Take one step in every environment with the actions of all agents, as VectorEnv does."""
         self._require_state(state)
         waits = state.env_states.is_out
@@ -113,7 +113,7 @@ class Agents(VectorEnv):
         none_is_out = jnp.zeros(timestep.reward.shape, bool)
         return AgentState(inner, none_is_out, timestep.info.get("action_mask")), timestep
 
-    def _step(self, env_states: Any, action: Any) -> tuple[Any, TimeStep]:
+    def _step(self, env_states: Any, action: object) -> tuple[Any, TimeStep]:
         inner = jax.tree.map(lambda leaf: leaf[:: self.num_agents], env_states.inner)
         inner, timestep = self._by_agent(*jax.vmap(self._inner.step)(inner, self._apart(action)))
         timestep = mute(timestep, env_states.is_out)
@@ -124,14 +124,14 @@ class Agents(VectorEnv):
         return AgentState(inner, is_out, action_mask), timestep
 
     def _restart(
-        self, state: VectorState, observation: Any, info: Any, mask: jax.Array
+        self, state: VectorState, observation: object, info: object, mask: jax.Array
     ) -> tuple[VectorState, Any, Any]:
         """Restart the environments all of whose agents are out, and let the other agents that are out wait."""
         is_out = state.env_states.is_out
         is_over = jnp.all(self._apart(is_out), axis=1)
         episode = state.episode + jnp.repeat(is_over, self.num_agents)
 
-        def start(_: Any, per_env: Any) -> Any:
+        def start(_: object, per_env: Any) -> Any:
             keys, episodes = (leaf.reshape(-1) for leaf in per_env)
             env_states, timestep = self._start(self.env, keys, episodes)
             return self._apart((env_states, timestep.observation, timestep.info))
@@ -149,7 +149,7 @@ class Agents(VectorEnv):
         )
         return state, observation, info
 
-    def _apart(self, tree: Any) -> Any:
+    def _apart(self, tree: object) -> Any:
         """Split the axis of agents: (num_envs, ...) to (environments, num_agents, ...)."""
         return jax.tree.map(lambda leaf: leaf.reshape(-1, self.num_agents, *leaf.shape[1:]), tree)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -16,10 +17,10 @@ from jaxenvs.jax_names import is_traced
 # Entries of the info of a game, besides `action_mask`.
 PLAYER, REWARDS = "current_player", "rewards"
 # Structures and shapes of SelfPlay environments that were checked.
-_CHECKED: set[Any] = set()
+_CHECKED: set[object] = set()
 
 
-def _no_policy(parameters: Any, observation: Any) -> jax.Array:
+def _no_policy(parameters: object, observation: object) -> jax.Array:
     """Return logits of a member of a pool in which all move at random."""
     return jnp.zeros(())
 
@@ -39,8 +40,8 @@ class Opponents:
     """
 
     parameters: Any
-    weights: Any
-    at_random: Any
+    weights: jax.typing.ArrayLike
+    at_random: jax.typing.ArrayLike
     policy: Callable[[Any, Any], jax.Array] = static(default=_no_policy)
 
     def __check_init__(self) -> None:
@@ -75,8 +76,8 @@ class Opponents:
         cls,
         policy: Callable[[Any, Any], jax.Array],
         parameters: Sequence[Any],
-        weights: Any = None,
-        at_random: Any = None,
+        weights: np.typing.ArrayLike | None = None,
+        at_random: np.typing.ArrayLike | None = None,
     ) -> Self:
         """Return the pool of some members of one architecture.
 
@@ -104,7 +105,7 @@ class Opponents:
         """
         expected = timestep.info["action_mask"].shape
 
-        def logits_of_first(parameters: Any, observation: Any) -> jax.Array:
+        def logits_of_first(parameters: object, observation: object) -> jax.Array:
             return self.policy(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], parameters), observation)
 
         try:
@@ -120,10 +121,12 @@ class Opponents:
         drawn = jax.random.uniform(key, (count,)) * sums[-1]
         return jnp.minimum(jnp.searchsorted(sums, drawn, side="right"), self.size - 1).astype(jnp.int32)
 
-    def act(self, member: jax.Array, observation: Any, action_mask: jax.Array, key: jax.Array) -> jax.Array:
+    def act(
+        self, member: jax.Array | np.ndarray, observation: object, action_mask: jax.Array, key: jax.Array
+    ) -> jax.Array:
         """Draw a legal action of one member, int32 ()."""
         if self.size == 1:  # the same weights in all environments, so that a batch is one product of matrices
-            member = np.zeros((), np.int32)  # type: ignore[assignment]
+            member = np.zeros((), np.int32)
         logits = self.policy(jax.tree.map(lambda leaf: jnp.asarray(leaf)[member], self.parameters), observation)
         logits = jnp.where(jnp.asarray(self.at_random)[member], 0.0, logits)
         return draw_legal(logits, action_mask, key)
@@ -216,9 +219,9 @@ class SelfPlay(Wrapper[SelfPlayState]):
         state = SelfPlayState(inner, seat, opponents, mask, key, jnp.zeros((), jnp.int32))
         return self._until_my_turn(state, timestep)
 
-    def step(self, state: SelfPlayState, action: Any) -> tuple[SelfPlayState, TimeStep]:
+    def step(self, state: SelfPlayState, action: object) -> tuple[SelfPlayState, TimeStep]:
         inner, timestep = self.env.step(state.inner, action)
-        return self._until_my_turn(state.replace(inner=inner, moves=state.moves + 1), timestep)  # type: ignore[attr-defined]
+        return self._until_my_turn(dataclasses.replace(state, inner=inner, moves=state.moves + 1), timestep)
 
     def action_masks(self, state: SelfPlayState) -> jax.Array:
         """Return which actions are legal for the learner: bool (num_actions,)."""
@@ -227,12 +230,12 @@ class SelfPlay(Wrapper[SelfPlayState]):
     def _until_my_turn(self, state: SelfPlayState, timestep: TimeStep) -> tuple[SelfPlayState, TimeStep]:
         """Let the opponents move until it is the learner's turn, or the game is over."""
 
-        def is_theirs(carry: Any) -> jax.Array:
+        def is_theirs(carry: tuple[Any, jax.Array, TimeStep, jax.Array]) -> jax.Array:
             _, _, timestep, _ = carry
             theirs: jax.Array = ~timestep.done & (timestep.info[PLAYER] != state.seat)
             return theirs
 
-        def move(carry: Any) -> Any:
+        def move(carry: tuple[Any, jax.Array, TimeStep, jax.Array]) -> tuple[Any, jax.Array, TimeStep, jax.Array]:
             inner, moves, timestep, reward = carry
             member = state.opponents[timestep.info[PLAYER]]
             key = jax.random.fold_in(state.key, moves)
@@ -243,7 +246,7 @@ class SelfPlay(Wrapper[SelfPlayState]):
         begun = state.inner, state.moves, timestep, timestep.info[REWARDS][state.seat]
         inner, moves, timestep, reward = jax.lax.while_loop(is_theirs, move, begun)
         mask = timestep.info["action_mask"]
-        state = state.replace(inner=inner, moves=moves, action_mask=mask)  # type: ignore[attr-defined]
+        state = dataclasses.replace(state, inner=inner, moves=moves, action_mask=mask)
         return state, timestep.replace(reward=reward, info={})
 
 
