@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -28,9 +28,8 @@ from jaxenvs.physics2d.kernels import in_blocks
 from jaxenvs.physics2d.world import Pairs, World, WorldState
 from jaxenvs.transformations import varying
 
-_Given: TypeAlias = float | jax.Array | np.ndarray
-_Velocities: TypeAlias = tuple[joints.Velocity, ...]
-_Carry: TypeAlias = tuple[_Velocities, contacts.Impulses]
+_Given: TypeAlias = float | jax.Array | np.ndarray | np.float32
+_Carry: TypeAlias = tuple[joints.Velocities, contacts.Impulses]
 _Positions: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]  # rounds, positions, whether errors are small
 
 
@@ -77,7 +76,7 @@ def accelerate(world: World, state: WorldState, gravity: _Given, force: _Given, 
 
 
 def integrate(
-    position: Iterable[jax.Array], velocity: Iterable[jax.Array], duration: jax.Array | np.float32
+    position: joints.Rows, velocity: joints.Rows, duration: _Given
 ) -> tuple[joints.Velocity, joints.Velocity]:
     """Return x, y and angle of a body after some time, and the velocities, limited to what a step may move and turn."""
     (x, y, angle), (dx, dy, turn) = position, velocity
@@ -106,7 +105,7 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
     speeds, most = rows(motors.speed), rows(TIMESTEP * jnp.asarray(motors.max_torque))
 
     def iterate(prepared: Any, velocities: Any, impulses: Any, speeds: Any, most: Any) -> Any:
-        def once_more(_: jax.Array, carry: Any) -> tuple[_Velocities, tuple[joints.Impulse, ...]]:
+        def once_more(_: jax.Array, carry: Any) -> tuple[joints.Velocities, joints.Impulses]:
             velocities, impulses = carry
             return joints.solve_all_velocities(world, fixed, prepared, velocities, impulses, speeds, most)
 
@@ -126,8 +125,8 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
 class Moving(NamedTuple):
     """Velocities and impulses that change from iteration to iteration: rows of numbers, and a table for contacts."""
 
-    velocities: _Velocities
-    impulses: tuple[joints.Impulse, ...]  # of joints
+    velocities: joints.Velocities
+    impulses: joints.Impulses  # of joints
     pushes: contacts.Impulses
 
 
@@ -137,10 +136,10 @@ class Task(NamedTuple):
     contacts: contacts.Contact  # a table, of which `number` rows are used
     number: jax.Array
     order: jax.Array  # the contacts' pairs, int32 (P,)
-    joints: tuple[joints.Joint, ...]
-    limits: tuple[jax.Array, ...]
-    speeds: tuple[jax.Array, ...]
-    most: tuple[jax.Array, ...]
+    joints: Sequence[joints.Joint]
+    limits: joints.Rows
+    speeds: joints.Rows
+    most: joints.Rows
     start: Moving
 
 
@@ -188,7 +187,7 @@ def iterate_on_the_ground(world: World, task: Task) -> Moving:
     return solved
 
 
-def _velocity_of(body: jax.Array, velocities: _Velocities) -> tuple[list[jax.Array], Any]:
+def _velocity_of(body: jax.Array, velocities: joints.Velocities) -> tuple[list[jax.Array], Any]:
     """Return which body it is, as flags, and its velocity."""
     is_here = [body == number for number in range(len(velocities))]
     velocity = list(velocities[0])
@@ -197,7 +196,7 @@ def _velocity_of(body: jax.Array, velocities: _Velocities) -> tuple[list[jax.Arr
     return is_here, tuple(velocity)
 
 
-def _with_velocity(is_here: list[jax.Array], moved: joints.Velocity, velocities: _Velocities) -> Any:
+def _with_velocity(is_here: list[jax.Array], moved: joints.Velocity, velocities: joints.Velocities) -> Any:
     return tuple(
         tuple(jnp.where(here, new, old) for new, old in zip(moved, other, strict=True))
         for here, other in zip(is_here, velocities, strict=True)

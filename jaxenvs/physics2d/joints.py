@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,8 +15,9 @@ from jaxenvs.physics2d.world import World, WorldState
 
 Velocity: TypeAlias = tuple[Number, Number, Number]  # of x, y and angle; or these themselves
 Impulse: TypeAlias = tuple[Number, Number, Number, Number]  # x, y, of the limit, of the motor
-_Velocities: TypeAlias = tuple[Velocity, ...]
-_Impulses: TypeAlias = tuple[Impulse, ...]
+Velocities: TypeAlias = Sequence[Velocity]
+Impulses: TypeAlias = Sequence[Impulse]
+Rows: TypeAlias = Sequence[Number]
 
 AT_LOWER, AT_UPPER = np.int32(1), np.int32(2)
 
@@ -177,7 +177,7 @@ def solve_velocity(
     return a, b, (*point, limit, motor)
 
 
-def solve_position(fixed: Constants, limit: Number, a: Velocity, b: Velocity) -> tuple[Velocity, Velocity, jax.Array]:
+def solve_position(fixed: Constants, limit: Number, a: Velocity, b: Velocity) -> tuple[Velocity, Velocity, Any]:
     """Run one iteration. Return x, y and angle of both bodies, and whether the errors before it were small."""
     inertia_a, inertia_b = fixed.inertia_a, fixed.inertia_b
     angle = b[2] - a[2] - fixed.reference
@@ -215,9 +215,10 @@ def solve_position(fixed: Constants, limit: Number, a: Velocity, b: Velocity) ->
 # --- All joints of a World, one after the other -----------------------------------------------------------------------
 
 _Fixed: TypeAlias = Sequence[Constants]
+_Joints: TypeAlias = Sequence[Joint]
 
 
-def prepare_all(fixed: _Fixed, state: WorldState) -> tuple[tuple[Joint, ...], _Impulses, tuple[Number, ...]]:
+def prepare_all(fixed: _Fixed, state: WorldState) -> tuple[_Joints, Impulses, Rows]:
     """Return the constraints, the remaining impulses, and the limits at which joints are, from constants `fixed`."""
     angles = rows(state.angle)
     impulses, limits = rows(state.joint_impulse), rows(state.joint_limit)
@@ -230,8 +231,8 @@ def prepare_all(fixed: _Fixed, state: WorldState) -> tuple[tuple[Joint, ...], _I
 
 
 def warm_start_all(
-    world: World, fixed: _Fixed, prepared: Sequence[Joint], velocities: Iterable[Velocity], impulses: _Impulses
-) -> _Velocities:
+    world: World, fixed: _Fixed, prepared: _Joints, velocities: Velocities, impulses: Impulses
+) -> Velocities:
     """Return the velocities of all bodies after the impulses with which the joints begin."""
     velocities = list(velocities)
     for j in world.joint_order:
@@ -242,14 +243,8 @@ def warm_start_all(
 
 
 def solve_all_velocities(
-    world: World,
-    fixed: _Fixed,
-    prepared: Sequence[Joint],
-    velocities: Iterable[Velocity],
-    impulses: Iterable[Impulse],
-    speeds: Sequence[Number],
-    most: Sequence[Number],
-) -> tuple[_Velocities, _Impulses]:
+    world: World, fixed: _Fixed, prepared: _Joints, velocities: Velocities, impulses: Impulses, speeds: Rows, most: Rows
+) -> tuple[Velocities, Impulses]:
     """Run one iteration, and return velocities and impulses."""
     velocities, impulses = list(velocities), list(impulses)
     for j in world.joint_order:
@@ -260,12 +255,9 @@ def solve_all_velocities(
     return tuple(velocities), tuple(impulses)
 
 
-def solve_all_positions(
-    world: World, fixed: _Fixed, limits: Sequence[Number], positions: Iterable[Velocity]
-) -> tuple[_Velocities, jax.Array]:
+def solve_all_positions(world: World, fixed: _Fixed, limits: Rows, positions: Velocities) -> tuple[Velocities, Any]:
     """Run one iteration; return x, y and angle of all bodies, and whether all errors before it were small."""
-    positions = list(positions)
-    is_solved: Any = np.True_
+    positions, is_solved = list(positions), np.True_
     for j in world.joint_order:
         a, b = fixed[j].body_a, fixed[j].body_b
         positions[a], positions[b], is_small = solve_position(fixed[j], limits[j], positions[a], positions[b])

@@ -215,9 +215,7 @@ def adapt(
 # --- Spaces ---------------------------------------------------------------------------------------------------------
 
 
-def box(
-    low: np.typing.ArrayLike, high: np.typing.ArrayLike, shape: tuple[int, ...], dtype: np.typing.DTypeLike
-) -> gymnasium.Space[object]:
+def box(low: object, high: object, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> gymnasium.Space[object]:
     """Return a Box, unbounded where a library writes the largest number for infinity; for bools, a MultiBinary."""
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
