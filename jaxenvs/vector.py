@@ -116,8 +116,7 @@ class VectorEnv:
     @property
     def first_env(self) -> Environment[Any]:
         """Environment number 0, also available in traced code."""
-        env: Environment[Any] = self.env if self.env_axis is None else jax.tree.map(lambda leaf: leaf[0], self.env)
-        return env
+        return self.env if self.env_axis is None else jax.tree.map(lambda leaf: leaf[0], self.env)
 
     @batched_in_any_context
     def reset(self, key: jax.Array, episode: jax.Array | int = 0) -> tuple[VectorState, VectorTimeStep]:

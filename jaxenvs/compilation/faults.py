@@ -74,8 +74,7 @@ def count_wrong_shifts(options: Mapping[str, str] | None = None) -> int:
 
     def shifted(array: jax.Array) -> jax.Array:
         array = array + 1
-        moved: jax.Array = array.at[1:].set(array[:-1]).reshape(1, *array.shape)
-        return moved
+        return array.at[1:].set(array[:-1]).reshape(1, *array.shape)
 
     array = np.arange(128).reshape(8, 16)
     found = np.asarray(_jit(shifted, options)(array))[0]

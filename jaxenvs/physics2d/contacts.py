@@ -242,8 +242,7 @@ def warm_start_all(prepared: Contact, number: jax.Array, velocities: jax.Array, 
     def start(slot: jax.Array, velocities: jax.Array) -> jax.Array:
         contact = row(prepared, slot)
         moved = push(contact, _row3(velocities, contact.body), row(pushes, slot))
-        pushed: jax.Array = with_row(velocities, contact.body, jnp.stack(moved))
-        return pushed
+        return with_row(velocities, contact.body, jnp.stack(moved))
 
     before = varying(velocities, velocities, prepared, number, pushes)
     started: jax.Array = jax.lax.fori_loop(0, number, start, before)

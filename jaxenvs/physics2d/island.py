@@ -212,8 +212,7 @@ def finish_on_the_ground(world: World, state: WorldState, task: Task, moving: Mo
         new = jnp.stack([jnp.stack([n0, t0]), jnp.stack([n1, t1])])
         pair = row(order, slot)
         keeps = (np.arange(2) > 0)[:, None] & ~row(prepared.is_block, slot)
-        stored: jax.Array = with_row(impulses, pair, jnp.where(keeps, row(impulses, pair), new))
-        return stored
+        return with_row(impulses, pair, jnp.where(keeps, row(impulses, pair), new))
 
     stored = jax.lax.fori_loop(0, task.number, store, varying(state.pairs.impulse, task, moving, state.pairs))
     bodies = [integrate(p, v, TIMESTEP) for p, v in zip(rows(positions_of(state)), moving.velocities, strict=True)]

@@ -130,8 +130,7 @@ class World:
 
     def _padded(self, rows: list[np.ndarray]) -> np.ndarray:
         most = max(map(len, rows))
-        padded: np.ndarray = np.stack([np.concatenate([row, np.repeat(row[:1], most - len(row), 0)]) for row in rows])
-        return padded
+        return np.stack([np.concatenate([row, np.repeat(row[:1], most - len(row), 0)]) for row in rows])
 
 
 @struct

@@ -121,8 +121,7 @@ def _as_dicts(observation: object) -> Any:
 def _space(spec: Any) -> gymnasium.Space[object]:
     """Convert a spec of jumanji to Gymnasium's space."""
     nested = _nested(spec)
-    space: gymnasium.Space[object] = spaces.Dict(flat_dict(nested)) if isinstance(nested, dict) else nested
-    return space
+    return spaces.Dict(flat_dict(nested)) if isinstance(nested, dict) else nested
 
 
 def _nested(spec: Any, name: str = "") -> Any:

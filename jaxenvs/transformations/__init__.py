@@ -50,8 +50,7 @@ def set_or_drop(array: jax.Array, indices: jax.Array, values: jax.typing.ArrayLi
 
     `checkify` would report the indices past the end, and fails at a batch of scatters.
     """
-    written: jax.Array = unchecked(_set_or_drop)(array, indices, jnp.asarray(values, array.dtype))
-    return written
+    return unchecked(_set_or_drop)(array, indices, jnp.asarray(values, array.dtype))
 
 
 def _set_or_drop(array: jax.Array, indices: jax.Array, values: jax.Array) -> jax.Array:

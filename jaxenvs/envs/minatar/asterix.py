@@ -163,5 +163,4 @@ def _slot(empty: jax.Array, where: jax.Array) -> jax.Array:
     total = jax.lax.population_count(bits)
     # The largest floats below 1 may be rounded up to the number of empty slots.
     chosen = jnp.minimum(jnp.floor(where * total).astype(jnp.uint32) + 1, total)
-    slot: jax.Array = empty & (number == chosen)
-    return slot
+    return empty & (number == chosen)
