@@ -15,6 +15,7 @@ optimization_barrier: Callable[[jax.Array], jax.Array] = jax.lax.optimization_ba
 block_until_ready: Callable[[Any], Any] = jax.block_until_ready
 sequential_vmap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]] = jax.custom_batching.sequential_vmap
 effects_barrier: Callable[[], None] = jax.effects_barrier
+from jax.sharding import Mesh
 
 # Its settings are attributes that type checkers do not see.
 config: Any = jax.config
@@ -35,9 +36,7 @@ def has_run() -> bool | None:
     return backends_are_initialized()
 
 
-def shard_map(
-    function: Callable[..., Any], mesh: jax.sharding.Mesh, in_specs: Any, out_specs: Any
-) -> Callable[..., Any]:
+def shard_map(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """Call `jax.shard_map` so that values are summed over devices only where the function itself sums them.
 
     With JAX's check of varying values (`check_vma`), the gradient of a parameter that is the same on all devices is

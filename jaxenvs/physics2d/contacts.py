@@ -63,9 +63,7 @@ def _world_of(manifold: Manifold, frame: Frame) -> tuple[Vector, Vector, Sequenc
     return (jnp.where(on, tx, nx), jnp.where(on, ty, ny)), (jnp.where(on, qx, px), jnp.where(on, qy, py)), points
 
 
-def prepare(
-    world: World, manifold: Manifold, body: jax.Array, edge: jax.Array, position: jax.Array, angle: jax.Array
-) -> Contact:
+def prepare(world: World, manifold: Manifold, body: Number, edge: Number, position: Number, angle: Number) -> Contact:
     """Return the constraint of a pair that touches.
 
     Args:

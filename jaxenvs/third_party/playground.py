@@ -59,9 +59,7 @@ def _registry() -> Any:
 
 
 @shared
-def _build(
-    name: str, config_overrides: Mapping[str, object] | None = None, **arguments: object
-) -> PlaygroundEnvironment:
+def _build(name: str, config_overrides: Mapping[str, Any] | None = None, **arguments: object) -> PlaygroundEnvironment:
     """Create Playground's environment of a name, on MJX's own implementation, which runs everywhere.
 
     The robots' models are not part of Playground: it clones the models for locomotion and manipulation with git when

@@ -111,7 +111,7 @@ class StickyAction(Wrapper[StickyActionState]):
         return uniform, least + (place * (most - least + 1)).astype(jnp.int32)
 
     def _choose(
-        self, state: StickyActionState, action: object, uniform: jax.Array, duration: jax.Array | float
+        self, state: StickyActionState, action: object, uniform: jax.Array, duration: Any
     ) -> tuple[Any, jax.Array]:
         """Return the action that is taken, and for how many more steps it is repeated."""
         starts = (state.elapsed_steps > 0) & (state.repeats_left == 0) & (uniform < self.repeat_action_probability)

@@ -8,6 +8,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxenvs.drawing import BLACK, Canvas
 from jaxenvs.environment import TimeStep, environment, struct
@@ -74,9 +75,7 @@ class ArmReach(GoalEnvironment[ArmReachState]):
         state = ArmReachState(_wrap(state.theta_1 + turn[0]), _wrap(state.theta_2 + turn[1]), state.goal)
         return state, self._timestep(state)
 
-    def compute_reward(
-        self, achieved_goal: jax.typing.ArrayLike, desired_goal: jax.typing.ArrayLike, info: object
-    ) -> jax.Array:
+    def compute_reward(self, achieved_goal: ArrayLike, desired_goal: ArrayLike, info: object) -> jax.Array:
         """Return 0 where the tip is within `distance_threshold` of the goal, else -1."""
         distance = jnp.linalg.norm(jnp.asarray(achieved_goal) - jnp.asarray(desired_goal), axis=-1)
         reward: jax.Array = -(distance > self.distance_threshold).astype(float)

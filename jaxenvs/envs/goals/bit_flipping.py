@@ -6,6 +6,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxenvs.arguments import integer
 from jaxenvs.environment import TimeStep, environment, static, struct
@@ -74,9 +75,7 @@ class BitFlipping(GoalEnvironment[BitFlippingState]):
         reward = self.compute_reward(observation["achieved_goal"], observation["desired_goal"], {})
         return state, TimeStep.create(observation, reward, reward == 0, info={"is_success": reward == 0})
 
-    def compute_reward(
-        self, achieved_goal: jax.typing.ArrayLike, desired_goal: jax.typing.ArrayLike, info: object
-    ) -> jax.Array:
+    def compute_reward(self, achieved_goal: ArrayLike, desired_goal: ArrayLike, info: object) -> jax.Array:
         """Return 0 where all bits equal the goal's, else -1."""
         return -jnp.any(jnp.asarray(achieved_goal) != jnp.asarray(desired_goal), axis=-1).astype(float)
 
