@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 def device_in_use() -> jax.Device:
     """Return the device on which JAX runs functions now."""
-    return _device(jax.config.jax_default_device)  # type: ignore[attr-defined]
+    return _device(config.jax_default_device)
 
 
 @functools.cache

@@ -56,7 +56,7 @@ def jax_without_cache(monkeypatch):
     """JAX as a process begins with it; whatever a test changes is undone."""
     values = {"jax_compilation_cache_dir": None}
     monkeypatch.setattr(cache, "setting", values.get)
-    monkeypatch.setattr(cache.jax.config, "update", values.__setitem__)
+    monkeypatch.setattr(cache.config, "update", values.__setitem__)
     monkeypatch.setattr(cache, "_ours", None)
     monkeypatch.setattr(cache, "_is_configured", False)
     monkeypatch.setattr(cache.compilation_cache, "reset_cache", lambda: None)
