@@ -76,7 +76,7 @@ def key_impl(leaf: object) -> Any:
     return impls[0]
 
 
-def _named_leaves(argument: str, tree: object, is_leaf: Callable[[Any], bool]) -> dict[str, Any]:
+def _named_leaves(argument: str, tree: object, is_leaf: Callable[[object], bool]) -> dict[str, Any]:
     leaves = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = jax.tree_util.keystr(path)

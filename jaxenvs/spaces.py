@@ -248,7 +248,7 @@ def _as_leaf(space: Space[object], value: object) -> jax.Array:
     return jnp.asarray(value)
 
 
-def _parts(space: Dict | Tuple[object], value: object) -> list[tuple[Space[object], Any]]:
+def _parts(space: Dict | Tuple[object], value: object) -> list[tuple[Space[object], object]]:
     """Return the subspaces of a space, each with its part of a value."""
     if isinstance(space, Dict):
         if not isinstance(value, Mapping):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -13,6 +13,8 @@ from jaxenvs.compilation.default_device import platform
 from jaxenvs.compilation.faults import guard
 from jaxenvs.compilation.process_guard import guard_process
 from jaxenvs.jax_names import config, has_run, is_tracing
+
+Result = TypeVar("Result")
 
 _ran_before_fork = False
 _is_orphaned = False
@@ -83,14 +85,14 @@ def _compiler_options(platform: str, in_order: bool) -> dict[str, str]:
     return {name: value for name, value in options.items() if _are_known({name: value})}
 
 
-def guarded_jit(function: Callable[..., Any], *, static_argnums: tuple[int, ...] = ()) -> Callable[..., Any]:
+def guarded_jit(function: Callable[..., Result], *, static_argnums: tuple[int, ...] = ()) -> Callable[..., Result]:
     """`jax.jit` with no option but the guard, if this jaxlib needs it. The options are made in the first call, because
     JAX begins to run when it is asked for its devices. Inside of another compiled function, that one's options hold.
     """
     inner = jax.jit(function, static_argnums=static_argnums)
 
     @functools.cache
-    def compiled(default_device: jax.Device | str | None) -> Callable[..., Any]:
+    def compiled(default_device: jax.Device | str | None) -> Callable[..., Result]:
         options = guard() if platform() == "cpu" else None
         return jax.jit(function, static_argnums=static_argnums, compiler_options=options)
 

@@ -99,7 +99,7 @@ def here(tree: Any) -> Any:
     return jax.tree.map(move, tree)
 
 
-def bound(function: Callable[..., Any]) -> Callable[..., Any]:
+def bound(function: Callable[..., Result]) -> Callable[..., Result]:
     """Return a jitted function that always runs on the device in use now: itself, where JAX has only a CPU."""
     default = config.jax_default_device
     if default is None and not is_accelerator(_device(default)):

@@ -104,7 +104,7 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
     velocities = joints.warm_start_all(world, fixed, prepared, velocities, impulses)
     speeds, most = rows(motors.speed), rows(TIMESTEP * jnp.asarray(motors.max_torque))
 
-    def iterate(prepared: Any, velocities: Any, impulses: Any, speeds: Any, most: Any) -> Any:
+    def iterate(prepared: Any, velocities: joints.Velocities, impulses: joints.Impulses, speeds: Any, most: Any) -> Any:
         def once_more(_: jax.Array, carry: Any) -> tuple[joints.Velocities, joints.Impulses]:
             velocities, impulses = carry
             return joints.solve_all_velocities(world, fixed, prepared, velocities, impulses, speeds, most)

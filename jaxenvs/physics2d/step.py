@@ -17,7 +17,7 @@ from jaxenvs.physics2d import island
 from jaxenvs.physics2d.collision import broad_phase
 from jaxenvs.physics2d.collision.narrow_phase import Manifold, no_manifolds
 from jaxenvs.physics2d.constants import FAT_MARGIN
-from jaxenvs.physics2d.geometry import frame
+from jaxenvs.physics2d.geometry import Frame, frame
 from jaxenvs.physics2d.impacts import solve_impacts
 from jaxenvs.physics2d.island import Motors, Moving, Solved, Task
 from jaxenvs.physics2d.kernels import in_blocks, one_by_one
@@ -93,7 +93,7 @@ def step(
     def solve(state: WorldState, motors: Motors, manifolds: Manifold, solved: Solved) -> Any:
         touches, given = jnp.any(state.pairs.count > 0), (state, motors, manifolds, solved)
 
-        def go_on() -> Any:
+        def go_on() -> tuple[Solved, jax.Array]:
             changed, impulse = jax.lax.cond(
                 touches,
                 lambda: varying(island.solve_on_the_ground(world, state, motors, manifolds), given),
@@ -192,5 +192,5 @@ def _fat_boxes(world: World, state: WorldState, before: jax.Array) -> tuple[Worl
     return state.replace(fat_box=jnp.stack([fat for fat, _ in boxes])), jnp.stack([has_left for _, has_left in boxes])
 
 
-def _each(tree: Any, number: int) -> list[Any]:
+def _each(tree: Frame, number: int) -> list[Frame]:
     return [jax.tree.map(lambda leaf, i=i: leaf[i], tree) for i in range(number)]

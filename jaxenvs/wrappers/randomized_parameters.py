@@ -35,7 +35,7 @@ class Uniform:
 class Sampler:
     """Distribution that draws `function(key)`."""
 
-    function: Callable[[jax.Array], Any] = static()
+    function: Callable[[jax.Array], jax.typing.ArrayLike] = static()
 
 
 @struct

@@ -25,7 +25,7 @@ class TransformReward(StatelessWrapper):
     """
 
     env: Environment[Any]
-    func: Callable[[jax.Array], Any] = static()
+    func: Callable[[jax.Array], jax.typing.ArrayLike] = static()
 
     def __check_init__(self) -> None:
         function("func", self.func)

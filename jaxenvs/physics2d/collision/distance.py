@@ -117,7 +117,7 @@ def _reduce(simplex: Simplex, vertices: Iterable[Vector]) -> tuple[Simplex, Vect
     area = _cross(e12, e13)
     d123_1, d123_2, d123_3 = area * _cross(p2, p3), area * _cross(p3, p1), area * _cross(p1, p2)
     of_two = jnp.where(d12_2 <= 0, _CORNER1, jnp.where(d12_1 <= 0, _CORNER2, _SIDE12))
-    of_three: Any = _INSIDE
+    of_three: jax.Array | int = _INSIDE
     for part, is_here in reversed(
         (
             (_CORNER1, (d12_2 <= 0) & (d13_2 <= 0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -167,7 +168,7 @@ def vectorize(env: Environment[Any], num_envs: int) -> VectorEnv:
 
 
 def shared_spaces(
-    observation_spaces: dict[str, Any], action_spaces: dict[str, Any]
+    observation_spaces: Mapping[str, gymnasium.Space[object]], action_spaces: Mapping[str, gymnasium.Space[object]]
 ) -> tuple[gymnasium.Space[object], gymnasium.Space[object]]:
     """Return the observation and the action space that all agents have, from the spaces of each.
 
