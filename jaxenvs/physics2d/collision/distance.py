@@ -29,9 +29,6 @@ class Simplex(NamedTuple):
     b: jax.Array
 
 
-_Search = tuple[jax.Array, Simplex, Vector, jax.Array]
-
-
 def no_simplex() -> Simplex:
     return Simplex(jnp.float32(0), jnp.int32(0), jnp.zeros(3, jnp.int32), jnp.zeros(3, jnp.int32))
 
@@ -68,7 +65,7 @@ def distance(simplex: Simplex, edge: Vector, polygon: Vector) -> tuple[jax.Array
     nothing = no_simplex()._replace(count=jnp.int32(1))
     simplex = jax.tree.map(lambda new, old: jnp.where(is_new, new, old), nothing, simplex)
 
-    def iterate(carry: _Search) -> _Search:
+    def iterate(carry: tuple[jax.Array, Simplex, Vector, jax.Array]) -> tuple[jax.Array, Simplex, Vector, jax.Array]:
         rounds, simplex, _, _ = carry
         before = simplex
         simplex, weights = _reduce(simplex, vertices(simplex))
