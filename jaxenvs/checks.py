@@ -36,7 +36,7 @@ def require_contract(env: Environment[Any], env_axis: int | None = None) -> None
     kind = _kind(env, env_axis)
     if kind in _kept:
         return
-    one: Environment[Any] = env if env_axis is None else jax.tree.map(_first, env)
+    one = env if env_axis is None else jax.tree.map(_first, env)
     try:
         found = _require_contract(one)
     except Exception as error:

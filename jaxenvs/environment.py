@@ -284,7 +284,7 @@ class Environment(Generic[State]):
             return getattr(self, name)
         raise AttributeError(no_parameter(type(self).__name__, name, self.parameter_names))
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Return a copy with some parameters changed: `env.replace(gravity=5.0)`.
 
         Wrappers forward the parameters of `env`.

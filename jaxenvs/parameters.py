@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import as_numbers
-from jaxenvs.environment import Environment, Wrapper
+from jaxenvs.environment import Environment, EnvironmentType, Wrapper
 from jaxenvs.vector import VectorEnv
 
 
@@ -31,7 +31,7 @@ def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any
     return owner, value
 
 
-def with_value(env: Environment[Any], name: str, value: object) -> Environment[Any]:
+def with_value(env: EnvironmentType, name: str, value: object) -> EnvironmentType:
     """Return `env` with the numeric parameter `name` changed, for which compiled functions stay valid.
 
     A parameter that is a pytree may also get another structure or other shapes, for which functions compile again.

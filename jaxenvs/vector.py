@@ -226,10 +226,10 @@ class VectorEnv:
 
     def _restart(
         self, state: VectorState, observation: object, info: object, mask: jax.Array
-    ) -> tuple[VectorState, Any, Any]:
+    ) -> tuple[VectorState, object, object]:
         episode = state.episode + mask
 
-        def start(shared: Environment[Any], per_env: tuple[Any, ...]) -> Any:
+        def start(shared: Environment[Any], per_env: tuple[Any, ...]) -> tuple[object, ...]:
             env_keys, episode, *own = per_env
             env_states, timestep = self._start(own[0] if own else shared, env_keys, episode)
             return env_states, timestep.observation, timestep.info

@@ -84,7 +84,7 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
         """The shape of rewards and flags, and the leading axes of observations and actions: () for one agent."""
         return ()
 
-    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+    def _reset(self, key: jax.Array) -> tuple[Any, object]:
         """Return the library's state and the observation, in the structure of the observation space."""
         raise NotImplementedError
 
@@ -123,7 +123,7 @@ class ThirdPartyEnvironment(Environment[ThirdPartyState]):
     def parameter(self, name: str) -> Any:
         return self.params[name] if name in self.params else super().parameter(name)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         if unknown := [name for name in changes if name not in self.params]:
             raise AttributeError(no_parameter(type(self).__name__, unknown[0], self.params))
         return dataclasses.replace(self, params={**self.params, **changes})

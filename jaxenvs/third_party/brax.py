@@ -50,7 +50,7 @@ class BraxEnvironment(ThirdPartyEnvironment):
         height, width = self.render_size
         return np.asarray(self.source.env.render([state.inner.pipeline_state], height, width)[0])
 
-    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+    def _reset(self, key: jax.Array) -> tuple[Any, object]:
         first = self.source.constants
         if first is None:
             inner = self.library_env.reset(key)

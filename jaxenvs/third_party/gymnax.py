@@ -86,7 +86,7 @@ class GymnaxEnvironment(ThirdPartyEnvironment):
         rows, columns = (self.source.observation_space.shape or ())[:2] if self.can_render else (1, 1)
         return 400, 400 * columns // rows
 
-    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+    def _reset(self, key: jax.Array) -> tuple[Any, object]:
         observation, inner = self.source.env.reset_env(key, self.library_params)
         return inner, observation
 

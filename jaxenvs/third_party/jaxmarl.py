@@ -42,7 +42,7 @@ class JaxMarlEnvironment(ThirdPartyEnvironment):
     def batch_shape(self) -> tuple[int, ...]:
         return (self.num_agents,)
 
-    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+    def _reset(self, key: jax.Array) -> tuple[Any, object]:
         observations, inner = self.source.env.reset(key)
         return inner, self._stacked(observations)
 

@@ -51,7 +51,7 @@ class JumanjiEnvironment(ThirdPartyEnvironment):
         figure.canvas.draw()
         return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
-    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+    def _reset(self, key: jax.Array) -> tuple[Any, object]:
         inner, timestep = self.source.env.reset(key)
         return inner, _observation(timestep.observation)
 

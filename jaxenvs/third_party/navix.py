@@ -27,7 +27,7 @@ class NavixEnvironment(ThirdPartyEnvironment):
     can_render = True
     render_fps = 10
 
-    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+    def _reset(self, key: jax.Array) -> tuple[Any, object]:
         inner = in_32_bits(self.source.env.reset, key)
         return _without_cache(inner), inner.observation
 

@@ -37,7 +37,7 @@ class PgxEnvironment(ThirdPartyEnvironment):
 
     step_wants_key = True
 
-    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+    def _reset(self, key: jax.Array) -> tuple[Any, object]:
         inner = in_32_bits(self.source.env.init, key)
         return inner, inner.observation
 

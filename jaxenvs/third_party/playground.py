@@ -23,7 +23,7 @@ class PlaygroundEnvironment(ThirdPartyEnvironment):
     can_render = True
     render_size = 240, 320
 
-    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+    def _reset(self, key: jax.Array) -> tuple[Any, object]:
         inner = self.source.env.reset(key)
         return inner, _observation(inner)
 

@@ -34,7 +34,7 @@ class XMiniGridEnvironment(ThirdPartyEnvironment):
     can_render = True
     render_fps = 10
 
-    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+    def _reset(self, key: jax.Array) -> tuple[Any, object]:
         def reset(params: dict[str, Any], key: jax.Array) -> Any:
             return self.source.env.reset(self.source.constants.replace(**params), key)
 

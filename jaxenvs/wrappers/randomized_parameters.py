@@ -88,7 +88,7 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         distributions = {name: _distribution(name, given[name]) for name in sorted(given)}
         object.__setattr__(self, "distributions", distributions)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Return a copy with some parameters changed. Drawn parameters cannot be replaced: replace `distributions`.
 
         Raises:

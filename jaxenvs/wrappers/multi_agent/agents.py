@@ -126,7 +126,7 @@ class Agents(VectorEnv):
 
     def _restart(
         self, state: VectorState, observation: object, info: object, mask: jax.Array
-    ) -> tuple[VectorState, Any, Any]:
+    ) -> tuple[VectorState, object, object]:
         """Restart the environments all of whose agents are out, and let the other agents that are out wait."""
         is_out = state.env_states.is_out
         is_over = jnp.all(self._apart(is_out), axis=1)
