@@ -6,21 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
-# Functions and constructors of JAX that have no annotations.
+# What has no annotations in JAX: attributes, functions and constructors.
+config: Any = jax.config
 partition_spec: Callable[..., PartitionSpec] = PartitionSpec
-shape_and_dtype: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
+shape_struct: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
 optimization_barrier: Callable[[jax.Array], jax.Array] = jax.lax.optimization_barrier
 block_until_ready: Callable[[Any], Any] = jax.block_until_ready
 sequential_vmap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]] = jax.custom_batching.sequential_vmap
 effects_barrier: Callable[[], None] = jax.effects_barrier
-from jax.sharding import Mesh
-
-# Its settings are attributes that type checkers do not see.
-config: Any = jax.config
-# The same class, whose constructor has no types.
-shape_struct: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
 # The common prefix of the events by which `jax.monitoring` reports the time for tracing, lowering and compiling.
 COMPILE_EVENTS = "/jax/core/compile/"
 # The event of a compiled function that was read from the cache on disk.

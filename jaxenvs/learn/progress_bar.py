@@ -25,7 +25,7 @@ from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 from tqdm import tqdm
 
-from jaxenvs.jax_names import shape_and_dtype
+from jaxenvs.jax_names import shape_struct
 from jaxenvs.learn.devices import psum
 from jaxenvs.transformations import varying
 
@@ -80,7 +80,7 @@ def fori_loop(
 
 def _once_for_a_batch(hear: Callable[..., np.ndarray]) -> Callable[..., jax.Array]:
     """Return the call of the host, (place, mean_return) -> answer; under `vmap`, one call for the whole batch."""
-    answer = shape_and_dtype((2,), jnp.int32)
+    answer = shape_struct((2,), jnp.int32)
 
     @custom_vmap
     def report(place: jax.Array, mean_return: jax.Array) -> Any:

@@ -18,7 +18,7 @@ from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.compilation.default_device import cached_by_device, platform
-from jaxenvs.jax_names import block_until_ready, effects_barrier, has_run, setting, shape_and_dtype
+from jaxenvs.jax_names import block_until_ready, effects_barrier, has_run, setting, shape_struct
 from jaxenvs.learn.devices import layouts, on_each, require_mesh
 from jaxenvs.learn.progress_bar import one_bar
 
@@ -167,5 +167,5 @@ def _compiled_on_devices(
 
 def _empty(structure: jax.tree_util.PyTreeDef, kinds: Kinds, length: int) -> Any:
     """Return shapes and dtypes of the arguments, with another leading axis."""
-    leaves = [shape_and_dtype((length, *shape[1:]), dtype) for shape, dtype in kinds]
+    leaves = [shape_struct((length, *shape[1:]), dtype) for shape, dtype in kinds]
     return jax.tree.unflatten(structure, leaves)

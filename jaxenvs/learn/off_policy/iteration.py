@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
-from jaxenvs.jax_names import shape_and_dtype
+from jaxenvs.jax_names import shape_struct
 from jaxenvs.learn.devices import all_of, axis_size, own_key
 from jaxenvs.learn.interfaces import CollectorState, Real, Step
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
@@ -86,9 +86,9 @@ class Noise:
         batch_size = settings.batch_size // num_devices
 
         def rows(leaf: jax.Array) -> Any:
-            return shape_and_dtype((batch_size, *leaf.shape[1:]), leaf.dtype)
+            return shape_struct((batch_size, *leaf.shape[1:]), leaf.dtype)
 
-        number: Any = shape_and_dtype((batch_size,), dtype)
+        number: Any = shape_struct((batch_size,), dtype)
         batch = jax.tree.map(rows, observation)
         transitions = Transitions(batch, rows(random[0]), number, batch, number)
         return cls(
