@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import stable_baselines3
 
@@ -24,7 +24,7 @@ class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
     policy_aliases = stable_baselines3.A2C.policy_aliases | {"SimbaPolicy": SimbaActorCriticPolicy}
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[A2CArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[A2CArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import sb3_contrib
 
@@ -24,7 +24,7 @@ class CrossQ(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ):
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = True
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[CrossQArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[CrossQArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)
 

@@ -21,7 +21,7 @@ class CompiledMaskablePPO(CompiledPPO):
 
     MASKS: ClassVar[bool] = True
 
-    def _setup_learn(self, *args: Any, use_masking: bool = True, **kwargs: Any) -> tuple[int, BaseCallback]:
+    def _setup_learn(self, *args: object, use_masking: bool = True, **kwargs: object) -> tuple[int, BaseCallback]:
         self._masks = use_masking
         return super()._setup_learn(*args, **kwargs)
 
@@ -43,11 +43,11 @@ class CompiledMaskablePPO(CompiledPPO):
 
     def predict(
         self,
-        observation: Any,
-        state: Any = None,
-        episode_start: Any = None,
+        observation: object,
+        state: object = None,
+        episode_start: object = None,
         deterministic: bool = False,
-        action_masks: Any = None,
+        action_masks: object = None,
     ) -> tuple[Any, Any]:
         """Return the policy's legal actions for an observation, and the next state, as sb3-contrib's `predict`, but
         compiled.
@@ -81,6 +81,6 @@ class MaskablePPO(CompiledMaskablePPO, sb3_contrib.MaskablePPO):
     _algorithm: ClassVar[type[learn.PPO]] = learn.MaskablePPO
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[MaskablePPOArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[MaskablePPOArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)

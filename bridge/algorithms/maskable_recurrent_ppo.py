@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 from bridge.algorithms.common.compiled_algorithm import compiled
 from bridge.algorithms.common.constructor_arguments import Env, Policy, RecurrentPPOArguments
@@ -27,6 +27,6 @@ class MaskableRecurrentPPO(CompiledMaskablePPO, stock.MaskableRecurrentPPO):  # 
     _algorithm: ClassVar[type[learn.PPO]] = learn.MaskableRecurrentPPO
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[RecurrentPPOArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[RecurrentPPOArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)

@@ -73,6 +73,6 @@ class PPO(CompiledPPO, stable_baselines3.PPO):
     policy_aliases = stable_baselines3.PPO.policy_aliases | {"SimbaPolicy": SimbaActorCriticPolicy}
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[PPOArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[PPOArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)

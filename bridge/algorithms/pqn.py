@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class PQN(CompiledOnPolicyAlgorithm, stock.PQN):
     """
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[PQNArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[PQNArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import sb3_contrib
 
@@ -21,7 +21,7 @@ class QRDQN(EpsilonGreedyAlgorithm, sb3_contrib.QRDQN):
     """
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[DQNArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[DQNArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import sb3_contrib
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
@@ -25,6 +25,6 @@ class RecurrentPPO(CompiledPPO, sb3_contrib.RecurrentPPO):
     _algorithm: ClassVar[type[learn.PPO]] = learn.RecurrentPPO
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[RecurrentPPOArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[RecurrentPPOArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import stable_baselines3
 
@@ -26,7 +26,7 @@ class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
     policy_aliases = stable_baselines3.TD3.policy_aliases | {"SimbaPolicy": SimbaTD3Policy}
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[TD3Arguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[TD3Arguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)
 
@@ -49,6 +49,6 @@ class DDPG(TD3, stable_baselines3.DDPG):
     """
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[DDPGArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[DDPGArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import sb3_contrib
 
@@ -25,7 +25,7 @@ class TQC(CompiledOffPolicyAlgorithm, sb3_contrib.TQC):
     policy_aliases = sb3_contrib.TQC.policy_aliases | {"SimbaPolicy": SimbaTQCPolicy}
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[TQCArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[TQCArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)
 

@@ -202,7 +202,7 @@ class _Moments:
                 part[:] = entry[name].detach().reshape(-1).cpu().numpy()
         return self._params.as_parts(vector, split)
 
-    def write(self, state: Any) -> None:
+    def write(self, state: object) -> None:
         """Write a state, and create what the optimizer lacks, as PyTorch would."""
         leaves = dict(zip(self._names, self._structure.flatten_up_to(state), strict=True))
         if is_new := not self._is_whole:

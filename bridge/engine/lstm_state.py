@@ -12,13 +12,13 @@ import torch
 Memory = dict[str, Any]
 
 
-def read_memory(algorithm: Any) -> Memory | None:
+def read_memory(algorithm: object) -> Memory | None:
     """Return a copy of a model's recurrent state; None for a model without one."""
     states = getattr(algorithm, "_last_lstm_states", None)
     return None if states is None else of_states(states)
 
 
-def of_states(states: Any) -> Memory:
+def of_states(states: object) -> Memory:
     """Return sb3-contrib's RNNStates as compiled functions take them."""
     return {name: tuple(_swapped(part) for part in getattr(states, name)) for name in ("pi", "vf")}
 

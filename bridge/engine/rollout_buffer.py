@@ -61,7 +61,7 @@ def write_rollout(buffer: Any, rollout: Rollout, first_starts: np.ndarray, dones
     buffer.pos, buffer.full, buffer.generator_ready = lead[0], True, False
 
 
-def write_memory(buffer: Any, step: int, memory: Memory) -> None:
+def write_memory(buffer: object, step: int, memory: Memory) -> None:
     """Write a recurrent state before a step, (num_envs, layers, size), into sb3-contrib's buffer."""
     for name, arrays in STATES.items():
         for array, part in zip(arrays, memory[name]):

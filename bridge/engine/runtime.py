@@ -69,7 +69,7 @@ def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
         mallopt(M_TRIM_THRESHOLD, 2 * most_from_heap)
 
 
-def compile_meanwhile(function: Callable[..., Any], *arguments: object) -> Future[object]:
+def compile_meanwhile(function: Callable[..., object], *arguments: object) -> Future[object]:
     """Compile a jitted function in a thread, so that a later call with such arguments finds it compiled.
 
     It is traced here, in the calling thread, whose contexts (`jax.enable_x64`, ...) are part of what is compiled. An
@@ -82,7 +82,7 @@ def compile_meanwhile(function: Callable[..., Any], *arguments: object) -> Futur
     return compiling
 
 
-def to_host(tree: Any) -> Any:
+def to_host(tree: object) -> Any:
     """Return results of a compiled function as NumPy arrays, which must not be written to: on a CPU they are JAX's
     memory.
     """

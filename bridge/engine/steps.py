@@ -123,7 +123,7 @@ class Environments:
         """Return how the arrays of `final_state` are divided over devices, with the arguments of `layout`."""
         return FinalState(per_env, self._layouts(per_env, same), per_env, None if self.lstm_states is None else per_env)
 
-    def _layouts(self, per_env: Any, same: Any) -> tuple[Any, ...]:
+    def _layouts(self, per_env: object, same: object) -> tuple[Any, ...]:
         return tuple(kind.layout(state, per_env, same) for kind, state in zip(self.wrapper_types, self.wrapper_states))
 
     def of_one_device(self, mesh: Mesh) -> Environments:

@@ -73,7 +73,7 @@ def compiled_update(
             state, metrics = settings.updates(networks, of_each, state, data, noise, first=first)
         return state, jax.random.key_data(key), metrics
 
-    def update(*given: Any) -> Any:
+    def update(*given: object) -> Any:
         return run_on(mesh, compute, None if mesh is None else layouts(mesh)[1], *given)
 
     return bound(jax.jit(update, compiler_options=compiler_options(in_order=sequential)))
@@ -170,7 +170,7 @@ def is_large(learner: Learner, buffer: RolloutBuffer, settings: object) -> bool:
     return learner.is_large(min(getattr(settings, "batch_size", size), size))
 
 
-def _transitions(sample: Any, action_space: Space, gamma: Real, from_host: Callable[[Any], Any]) -> Transitions:
+def _transitions(sample: Any, action_space: Space, gamma: Real, from_host: Callable[[object], Any]) -> Transitions:
     """Return a sample of SB3's replay buffer as the compiled update takes it; `from_host` converts observations."""
     discounts = getattr(sample, "discounts", None)
     continues = 1 - _array(sample.dones)[:, 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ import sb3_contrib
 import torch
 from gymnasium import spaces
 from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
-from sb3_contrib.common.maskable.distributions import make_masked_proba_distribution
+from sb3_contrib.common.maskable.distributions import MaskableDistribution, make_masked_proba_distribution
 from sb3_contrib.common.maskable.utils import get_action_masks
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import (
@@ -21,9 +21,11 @@ from sb3_contrib.common.recurrent.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
+from sb3_contrib.common.recurrent.type_aliases import RNNStates
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -32,18 +34,18 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
     """RecurrentActorCriticPolicy of sb3-contrib whose methods also take masks of the legal actions."""
 
     # Of the call that is running, for the method that makes the distribution, which sb3-contrib passes no masks.
-    _action_masks: Any = None
+    _action_masks: np.ndarray | torch.Tensor | None = None
 
-    def _build(self, lr_schedule: Any) -> None:
+    def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
-        self.action_dist: Any = make_masked_proba_distribution(self.action_space)
+        self.action_dist: MaskableDistribution = make_masked_proba_distribution(self.action_space)
         if isinstance(self.action_space, spaces.MultiBinary):  # two numbers for each bit instead of one
             self.action_net = self.action_dist.proba_distribution_net(latent_dim=self.mlp_extractor.latent_dim_pi)
             if self.ortho_init:
                 self.action_net.apply(functools.partial(self.init_weights, gain=0.01))
 
     @contextlib.contextmanager
-    def _masking(self, action_masks: Any) -> Iterator[None]:
+    def _masking(self, action_masks: np.ndarray | torch.Tensor | None) -> Iterator[None]:
         before = self._action_masks
         self._action_masks = before if action_masks is None else action_masks
         try:
@@ -51,34 +53,36 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         finally:
             self._action_masks = before
 
-    def _get_action_dist_from_latent(self, latent_pi: torch.Tensor) -> Any:
+    def _get_action_dist_from_latent(self, latent_pi: torch.Tensor) -> MaskableDistribution:
         distribution = self.action_dist.proba_distribution(action_logits=self.action_net(latent_pi))
         if self._action_masks is not None:
             distribution.apply_masking(self._action_masks)
         return distribution
 
-    def forward(self, *args: Any, action_masks: Any = None, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
         """Return actions, values, log-probabilities and LSTM states, as sb3-contrib's `forward`."""
         with self._masking(action_masks):
             return super().forward(*args, **kwargs)
 
-    def get_distribution(self, *args: Any, action_masks: Any = None, **kwargs: Any) -> Any:
+    def get_distribution(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
         """Return the distribution over actions and the LSTM states, as sb3-contrib's `get_distribution`."""
         with self._masking(action_masks):
             return super().get_distribution(*args, **kwargs)
 
     def evaluate_actions(  # type: ignore[override]
-        self, obs: Any, actions: Any, lstm_states: Any, episode_starts: Any
-    ) -> Any:
+        self, obs: Any, actions: torch.Tensor, lstm_states: RNNStates, episode_starts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return values, log-probabilities and entropies, with the masks of `lstm_states` if these are MaskedStates."""
         with self._masking(getattr(lstm_states, "action_masks", None)):
             return super().evaluate_actions(obs, actions, lstm_states, episode_starts)
 
-    def _predict(self, *args: Any, action_masks: Any = None, **kwargs: Any) -> Any:
+    def _predict(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
         with self._masking(action_masks):
             return super()._predict(*args, **kwargs)
 
-    def predict(self, *args: Any, action_masks: Any = None, **kwargs: Any) -> tuple[np.ndarray, Any]:
+    def predict(
+        self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         """Return actions and LSTM states, as sb3-contrib's `predict`."""
         with self._masking(action_masks):
             return super().predict(*args, **kwargs)
@@ -105,7 +109,7 @@ class _WithMasks(RolloutBuffer):
 
     action_masks: np.ndarray
     mask_dims: int
-    pad: Any
+    pad: Callable[[np.ndarray], torch.Tensor]
 
     def get(self, batch_size: int | None = None) -> Generator[Any, None, None]:
         if self.full and not self.generator_ready:
@@ -158,7 +162,7 @@ class MaskableRecurrentPPO(sb3_contrib.RecurrentPPO):
     def learn(  # type: ignore[override]
         self,
         total_timesteps: int,
-        callback: Any = None,
+        callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str = "MaskableRecurrentPPO",
         reset_num_timesteps: bool = True,
@@ -171,14 +175,14 @@ class MaskableRecurrentPPO(sb3_contrib.RecurrentPPO):
 
     def predict(
         self,
-        observation: Any,
-        state: Any = None,
-        episode_start: Any = None,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
         deterministic: bool = False,
-        action_masks: Any = None,
-    ) -> tuple[np.ndarray, Any]:
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         """Return actions and LSTM states, with MaskablePPO's arguments."""
-        predicted: tuple[np.ndarray, Any] = self.policy.predict(
+        predicted: tuple[np.ndarray, tuple[np.ndarray, ...] | None] = self.policy.predict(
             observation, state, episode_start, deterministic, action_masks=action_masks
         )
         return predicted
@@ -237,7 +241,7 @@ class MaskableRecurrentPPO(sb3_contrib.RecurrentPPO):
         callback.on_rollout_end()
         return True
 
-    def _add_value_behind(self, rewards: np.ndarray, index: int, info: dict[str, Any], lstm_states: Any) -> None:
+    def _add_value_behind(self, rewards: np.ndarray, index: int, info: dict[str, Any], lstm_states: RNNStates) -> None:
         """Add the discounted value of the last observation to the reward, if a time limit ended the episode."""
         if info.get("terminal_observation") is None or not info.get("TimeLimit.truncated", False):
             return

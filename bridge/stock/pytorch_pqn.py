@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import gymnasium
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common import utils
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.torch_layers import (
@@ -18,11 +21,11 @@ from stable_baselines3.common.torch_layers import (
     FlattenExtractor,
     NatureCNN,
 )
-from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 from torch import nn
 
 # Older versions of SB3 have only the function.
-LINEAR: Any = getattr(utils, "LinearSchedule", utils.get_linear_fn)
+LINEAR: Callable[[float, float, float], Schedule] = getattr(utils, "LinearSchedule", utils.get_linear_fn)
 # Of an action that is never taken, so that its logarithm is finite.
 SMALLEST_PROBABILITY = 1e-30
 
@@ -128,12 +131,12 @@ class PQNPolicy(ActorCriticPolicy):
         names = ("use_sde", "log_std_init", "squash_output", "full_std", "use_expln", "ortho_init")
         return {name: value for name, value in super()._get_constructor_parameters().items() if name not in names}
 
-    def q_values(self, obs: Any) -> torch.Tensor:
+    def q_values(self, obs: PyTorchObs) -> torch.Tensor:
         """Return the value of each action, (batch, n)."""
         values: torch.Tensor = self.mlp_extractor.forward_actor(self.extract_features(obs))
         return values
 
-    def _get_action_dist_from_latent(self, latent_pi: torch.Tensor) -> Any:
+    def _get_action_dist_from_latent(self, latent_pi: torch.Tensor) -> Distribution:
         num = latent_pi.shape[1]
         greedy = nn.functional.one_hot(latent_pi.argmax(dim=1), num)
         probabilities = self.exploration_rate / num + (1 - self.exploration_rate) * greedy
@@ -179,7 +182,7 @@ class PQN(OnPolicyAlgorithm):
     def __init__(
         self,
         policy: str | type[PQNPolicy],
-        env: Any,
+        env: GymEnv | str,
         learning_rate: float | Schedule = 2.5e-4,
         n_steps: int = 32,
         batch_size: int = 128,
@@ -190,7 +193,7 @@ class PQN(OnPolicyAlgorithm):
         exploration_fraction: float = 0.1,
         exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.05,
-        rollout_buffer_class: Any = None,
+        rollout_buffer_class: type[RolloutBuffer] | None = None,
         rollout_buffer_kwargs: dict[str, Any] | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,

@@ -121,7 +121,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     # --- SB3's methods ----------------------------------------------------------------------------------------------
 
     @with_own_settings
-    def learn(self, *args: Any, **kwargs: Any) -> Self:
+    def learn(self, *args: object, **kwargs: object) -> Self:
         """Train the model as SB3's `learn`, with the same arguments.
 
         Whole iterations run in one compiled function as long as no callback and no log needs to see a step in between.
@@ -164,7 +164,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         return super()._setup_learn(*args, **kwargs)
 
     def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+        self, observation: object, state: object = None, episode_start: object = None, deterministic: bool = False
     ) -> tuple[Any, Any]:
         """Return the policy's actions for an observation, and the next state, as SB3's `predict`.
 
@@ -186,7 +186,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     @with_own_settings
     def _predict(
-        self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: Any
+        self, observation: object, state: object, episode_start: object, deterministic: bool, **further: object
     ) -> tuple[Any, Any]:
         """Return the actions and the state: compiled if the policy has a translation, otherwise by SB3's code.
 
@@ -202,7 +202,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         return given
 
     def _predict_by_sb3(
-        self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: Any
+        self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: object
     ) -> tuple[Any, Any]:
         return super().predict(observation, state, episode_start, deterministic, **further)
 
@@ -353,14 +353,14 @@ def compiled(cls: Class) -> Class:
     return cls
 
 
-def as_vec_env(env: Any) -> Any:
+def as_vec_env(env: object) -> Any:
     """Return a JaxVecEnv for ids, Environments and VectorEnvs of jaxenvs; anything else unchanged."""
     if isinstance(env, str) and is_jax_id(env):
         return make_vec_env(env)
     return JaxVecEnv(env) if isinstance(env, Environment | VectorEnv) else env
 
 
-def _has_callback(callback: Any, cls: type[BaseCallback]) -> bool:
+def _has_callback(callback: object, cls: type[BaseCallback]) -> bool:
     """Return whether a callback, or one in a list, is of a class."""
     if isinstance(callback, list | CallbackList):
         parts = callback if isinstance(callback, list) else callback.callbacks

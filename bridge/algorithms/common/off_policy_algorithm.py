@@ -116,7 +116,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         """Let the next `learn` continue with an action noise in its present state, which SB3's `learn` would reset."""
         self._noise_to_go_on_with = action_noise
 
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+    def _setup_learn(self, *args: object, **kwargs: object) -> tuple[int, BaseCallback]:
         noise = vars(self).pop("_noise_to_go_on_with", None)
         given = super()._setup_learn(*args, **kwargs)
         if noise is not None and self.num_timesteps:

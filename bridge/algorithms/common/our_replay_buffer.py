@@ -80,7 +80,9 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
             self.replay_buffer = ours.taking(self.replay_buffer)
 
 
-def add_quickly(buffer: Any, obs: Any, next_obs: Any, action: Any, reward: Any, dones: Any, infos: Any) -> None:
+def add_quickly(
+    buffer: Any, obs: Any, next_obs: Any, action: Any, reward: object, dones: object, infos: object
+) -> None:
     """Add a step in which no episode ended, as SB3's `_store_transition`, without another copy and loop."""
     if isinstance(next_obs, dict):
         next_obs = dict(next_obs)  # whose entries SB3's `add` may reshape
@@ -89,7 +91,7 @@ def add_quickly(buffer: Any, obs: Any, next_obs: Any, action: Any, reward: Any, 
     buffer.add(obs, next_obs, action, reward, dones, infos)
 
 
-def require_weights_known(buffer: Any, plan: Plan) -> None:
+def require_weights_known(buffer: object, plan: Plan) -> None:
     """Check that updates use the importance weights of a buffer with priorities.
 
     Raises:

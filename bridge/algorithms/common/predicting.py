@@ -84,11 +84,11 @@ class Predictor:
 
     def predict(
         self,
-        observation: Any,
+        observation: object,
         deterministic: bool,
-        state: Any = None,
-        episode_start: Any = None,
-        action_masks: Any = None,
+        state: object = None,
+        episode_start: object = None,
+        action_masks: object = None,
     ) -> tuple[Any, Any] | None:
         """Return the actions for one observation or a batch, and the next state; None if SB3's code is needed.
 
@@ -164,7 +164,9 @@ class Predictor:
         """Return the next state as sb3-contrib does. A policy without recurrent state gets back what was passed."""
         return state if memory is None else tuple(np.array(part).swapaxes(0, 1) for part in memory["pi"])
 
-    def _compile(self, observation: Any, key: tuple[Any, bool, bool], further: tuple[Any, Any, Any]) -> bool:
+    def _compile(
+        self, observation: object, key: tuple[object, bool, bool], further: tuple[object, object, object]
+    ) -> bool:
         """Return whether the compiled function for a key is ready. Start compiling it after enough calls.
 
         Args:
@@ -259,7 +261,7 @@ class Predictor:
             action = action.to(first.device, torch.int64 if is_index else torch.float32)
         return (action if is_batch else action[0]), state
 
-    def _by_pytorch(self, batch: Any, deterministic: bool, state: Any, seen: Any) -> tuple[torch.Tensor, Any]:
+    def _by_pytorch(self, batch: Any, deterministic: bool, state: object, seen: object) -> tuple[torch.Tensor, Any]:
         policy, space = self._policy, self._policy.action_space
         policy.set_training_mode(False)
         with torch.no_grad():
@@ -302,7 +304,7 @@ def _length(batch: Arrays) -> int:
     return len(batch) if isinstance(batch, np.ndarray) else len(jax.tree.leaves(batch)[0])
 
 
-def _as_numbers(value: Any) -> np.ndarray | None:
+def _as_numbers(value: object) -> np.ndarray | None:
     """Return what was passed as an array; None if it is not one of numbers, or if PyTorch reads it in another way."""
     try:
         array = np.asarray(value)

@@ -69,7 +69,7 @@ def _train(
     """
     inner = environments.stepping()
 
-    def step(state: Any, action: jax.Array) -> Any:
+    def step(state: object, action: jax.Array) -> Any:
         state, timestep, steps = inner(state, action)
         return state, timestep, (timestep.done, steps)
 

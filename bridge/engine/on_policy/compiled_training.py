@@ -69,7 +69,7 @@ class Collecting:
         static_part = plan.network, buffer.buffer_size, algorithm._steps_of_same_noise()
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
-    def layout(self, per_env: Any, same: Any) -> Collecting:
+    def layout(self, per_env: object, same: Any) -> Collecting:
         """Return how each array is divided over devices: `per_env` if it has an axis of environments, else `same`."""
         numbers = dict.fromkeys(("gamma", "buffer_gamma", "gae_lambda", "key"), same)
         return dataclasses.replace(self, environments=self.environments.layout(per_env, same), **numbers)

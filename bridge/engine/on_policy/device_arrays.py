@@ -87,10 +87,10 @@ class DeviceArrays:
         """Return whether the weights are the same as before the rollout."""
         return torch.equal(_flat(params), self._weights)
 
-    def to_policy(self, observation: Any, step: int | None = None) -> Observation:
+    def to_policy(self, observation: object, step: int | None = None) -> Observation:
         """Return observations as JAX arrays, and store them if they are those of a step."""
 
-        def convert(stored: torch.Tensor, part: Any) -> jax.Array:
+        def convert(stored: torch.Tensor, part: object) -> jax.Array:
             # A copy, because environments may overwrite their tensors, and because JAX needs memory that is aligned.
             part = torch.as_tensor(part, device=stored.device).detach().to(stored.dtype, copy=True)
             if step is not None:

@@ -135,7 +135,7 @@ class OnJax:
         return Recalled(observation.observation, memory, np.zeros_like(observation.episode_start))
 
 
-def _write(batch: Any, at: tuple[int, int], observation: Any) -> None:
+def _write(batch: object, at: tuple[int, int], observation: object) -> None:
     for part, value in zip(jax.tree.leaves(batch), jax.tree.leaves(observation), strict=True):
         part[at] = np.asarray(value).reshape(part[at].shape)
 

@@ -41,7 +41,7 @@ def collect_rollouts(
     callback: BaseCallback,
     buffer: RolloutBuffer,
     n_steps: int,
-    *further: Any,
+    *further: object,
 ) -> bool:
     """Run SB3's `collect_rollouts`, as far as possible with compiled acting.
 
@@ -89,7 +89,7 @@ class _Acting:
         self._actor: Actor = plan.actor or plan.compiled("actor", lambda: Actor(plan.network, tensors))
         self._draw = NoiseSource(plan.network)
 
-    def obs_as_tensor(self, sb3s: Callable[..., Any]) -> Callable[..., Any]:
+    def obs_as_tensor(self, sb3s: Callable[..., object]) -> Callable[..., Any]:
         """Return SB3's function, after which the next call of the policy is ours."""
 
         def obs_as_tensor(obs: Any, device: torch.device) -> Any:
@@ -140,7 +140,7 @@ class _Acting:
         if vars(self._algorithm.policy).get("forward") == self._forward:
             del vars(self._algorithm.policy)["forward"]
 
-    def _forward(self, obs: Any, *arguments: Any, **further: Any) -> Any:
+    def _forward(self, obs: object, *arguments: Any, **further: object) -> Any:
         policy = self._algorithm.policy
         if obs is not self._armed or torch.is_grad_enabled() or arguments[2:] or further.get("deterministic"):
             return type(policy).forward(policy, obs, *arguments, **further)

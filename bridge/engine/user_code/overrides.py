@@ -169,7 +169,7 @@ def _is_gymnasiums(env: Any) -> bool:
     return type(env).__module__.startswith("gymnasium.envs.") and _has_library_methods(env)
 
 
-def _has_library_methods(env: Any) -> bool:
+def _has_library_methods(env: object) -> bool:
     """Return whether the methods of an environment that a training calls are still the library's."""
     methods = [getattr(getattr(type(env), name), "__module__", "") for name in ("step", "reset")]
     return not has_own_methods(env) and all(each.startswith(("gymnasium.", "stable_baselines3.")) for each in methods)

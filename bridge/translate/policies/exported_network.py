@@ -86,7 +86,7 @@ class Encoding:
 Encodings = Encoding | tuple[tuple[str, Encoding], ...]
 
 
-def by_key(function: Callable[..., Any], encoding: Encodings, *observation: Any) -> Any:
+def by_key(function: Callable[..., object], encoding: Encodings, *observation: Any) -> Any:
     """Return `function(encoding, *observation)`; for a Dict space, a dict of the results for each key."""
     if isinstance(encoding, Encoding):
         return function(encoding, *observation)
@@ -153,7 +153,9 @@ class ExportedNetwork:
         """Return a batch of actions in their space's dtype. Box actions, given in [-1, 1], are scaled to the bounds."""
         return self.head.unscale(action) if self.head.kind == "box" else self.head.to_env(action)
 
-    def numbers(self, params: Mapping[str, jax.Array], observation: Any, *further: jax.Array, **options: Any) -> Any:
+    def numbers(
+        self, params: Mapping[str, jax.Array], observation: object, *further: jax.Array, **options: object
+    ) -> Any:
         """Return what the module computes for a batch of observations.
 
         Args:
@@ -166,7 +168,7 @@ class ExportedNetwork:
         encoded = by_key(lambda encoding, part: encoding(part, dtype), self.encoding, observation)
         return self.module(params, encoded, *(array.astype(dtype) for array in further), **options)
 
-    def from_host(self, observation: Any) -> Any:
+    def from_host(self, observation: object) -> Any:
         """Check and convert observations, which may be Masked or Recalled, as `Encoding.from_host` does."""
         if isinstance(observation, Masked | Recalled):
             return dataclasses.replace(observation, observation=self.from_host(observation.observation))

@@ -57,7 +57,7 @@ class ExportedPolicy(ExportedNetwork):
         settings = dataclasses.asdict(self.exploration)
         return StateDependentGaussian(numbers, latent, params["log_std"], **settings), value
 
-    def _outputs(self, params: Mapping[str, jax.Array], observation: Any) -> Any:
+    def _outputs(self, params: Mapping[str, jax.Array], observation: object) -> Any:
         """Return the actor's last hidden layer, the numbers for the head, and the values, (batch, 1)."""
         return self.numbers(params, observation)
 

@@ -211,7 +211,7 @@ def _require_one_dtype(parameters: Collection[nn.Parameter]) -> None:
         raise NotCompilable(f"The parameters must be float32, or all float64 under jax_enable_x64, got {dtypes}.")
 
 
-def _require_same_results(module: nn.Module, graph: fx.Graph, exported: ExportedModule, examples: Any) -> None:
+def _require_same_results(module: nn.Module, graph: fx.Graph, exported: ExportedModule, examples: object) -> None:
     """Compare the results of the module, its recording and its translation on two rows."""
     dtype = next((parameter.dtype for parameter in module.parameters()), torch.get_default_dtype())
     generator = torch.Generator().manual_seed(0)  # a separate one, so that no other random numbers change

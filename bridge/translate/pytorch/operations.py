@@ -31,7 +31,7 @@ def _getattr(x: Any, name: str) -> Any:
     return x.shape
 
 
-def _shape(x: jax.Array, *shape: Any) -> jax.Array:
+def _shape(x: jax.Array, *shape: object) -> jax.Array:
     return x.reshape(shape[0] if isinstance(shape[0], tuple) else shape)
 
 
@@ -40,7 +40,7 @@ def _flatten(x: jax.Array, start_dim: int = 0, end_dim: int = -1) -> jax.Array:
     return x.reshape(*x.shape[:start], math.prod(x.shape[start:stop]), *x.shape[stop:])
 
 
-def _permute(x: jax.Array, *dims: Any) -> jax.Array:
+def _permute(x: jax.Array, *dims: object) -> jax.Array:
     return x.transpose(dims[0] if isinstance(dims[0], tuple) else dims)
 
 

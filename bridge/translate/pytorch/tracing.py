@@ -63,7 +63,7 @@ class Computation:
         self,
         params: Mapping[str, jax.Array],
         *inputs: object,
-        instead: Mapping[str, Callable[..., Any]] = types.MappingProxyType({}),
+        instead: Mapping[str, Callable[..., object]] = types.MappingProxyType({}),
     ) -> Any:
         """Return the results for a batch.
 
@@ -177,7 +177,7 @@ class _Proxy(fx.Proxy):
     """Proxy that records changes in place, such as `x += y`, which others take for `x = x + y`."""
 
 
-def _changing(function: Callable[..., Any]) -> Callable[..., fx.Proxy]:
+def _changing(function: Callable[..., object]) -> Callable[..., fx.Proxy]:
     def change(self: fx.Proxy, other: object) -> fx.Proxy:
         return self.tracer.create_proxy("call_function", function, (self, other), {})
 

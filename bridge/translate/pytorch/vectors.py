@@ -101,7 +101,7 @@ class Vector:
             self._copy[part] = numbers
         return self._copy
 
-    def write(self, vector: Any, as_read: bool = False) -> None:
+    def write(self, vector: object, as_read: bool = False) -> None:
         """Write a vector, or the tuple of its parts, into the tensors.
 
         Args:
@@ -129,7 +129,7 @@ class Vector:
         else:
             np.copyto(memory, vector)
 
-    def _map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+    def _map(self, function: Callable[..., object], *arguments: Iterable[object]) -> list[Any]:
         return [*(_POOL.map if self.length >= LONG else map)(function, *arguments)]
 
     def num_nan(self, vector: Any) -> int:

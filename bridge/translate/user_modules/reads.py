@@ -85,7 +85,7 @@ class Reads:
         self._reads: dict[tuple[int, str], tuple[Callable[[], object], object]] = {}
         self._contents: dict[int, tuple[Any, Any]] = {}
 
-    def item(self, names: Mapping[str, Any], name: str) -> Any:
+    def item(self, names: Mapping[str, object], name: str) -> Any:
         """Return what has a name in a namespace, or MISSING."""
         return self._read(functools.partial(names.get, name, MISSING), (id(names), name))
 
@@ -100,7 +100,7 @@ class Reads:
 
         return self._read(read, (id(owner), name))
 
-    def _read(self, read: Callable[[], Any], key: tuple[int, str]) -> Any:
+    def _read(self, read: Callable[[], object], key: tuple[int, str]) -> Any:
         return self._reads.setdefault(key, (read, read()))[1]
 
     def content(self, container: Any) -> None:

@@ -96,7 +96,7 @@ def _without_empty(settings: tuple[object, ...]) -> tuple[object, ...]:
     return is_trained, dtype, *(each or None for each in hooks)
 
 
-def _copy(container: Any) -> Any:
+def _copy(container: object) -> Any:
     """Return an equal copy of a container; of the view of a class, a dict."""
     kind: Any = next((kind for kind in CONTAINERS if isinstance(container, kind)), dict)
     return kind(container)
