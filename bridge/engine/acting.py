@@ -152,7 +152,7 @@ class Actor:
         return [np.asarray(part) for part in self.compiled.evaluate_steps(weights, rollout.observation, rollout.action)]
 
 
-def _remembered(memory: dict[str, Memory] | None) -> tuple[Any, ...]:
+def _remembered(memory: dict[str, Memory] | None) -> tuple[dict[str, Memory], ...]:
     """Return a recurrent policy's state on the host as a tuple of one; an empty tuple for other policies."""
     return () if memory is None else (jax.tree.map(np.asarray, memory),)
 
@@ -179,18 +179,18 @@ def _compiled_functions(network: Any) -> SimpleNamespace:
     def sample(distribution: Distribution, noise: jax.Array) -> jax.Array:
         return distribution.sample(noise if network.exploration is None else jax.random.wrap_key_data(noise))
 
-    def act(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[jax.Array, ...]:
+    def act(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[object, ...]:
         distribution = network.distribution(params, observation)
         action = distribution.mode() if noise is None else sample(distribution, noise)
         return action, network.to_env(action), is_nan(distribution), recall(params, observation)
 
-    def recall(params: Params, observation: Observation) -> Any:
+    def recall(params: Params, observation: Observation) -> dict[str, Memory] | None:
         return network.recall(params, observation) if isinstance(observation, Recalled) else None
 
-    def predict(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[jax.Array, ...]:
+    def predict(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[object, ...]:
         return act(params, observation, noise)[1:]
 
-    def act_and_evaluate(params: Params, observation: Observation, noise: jax.Array) -> tuple[jax.Array, ...]:
+    def act_and_evaluate(params: Params, observation: Observation, noise: jax.Array) -> tuple[object, ...]:
         distribution, value = network.apply(params, observation)
         action = sample(distribution, noise)
         evaluated = value, distribution.log_prob(action), is_nan(distribution)
@@ -217,7 +217,7 @@ def _compiled_functions(network: Any) -> SimpleNamespace:
         return value, log_prob, advantage, advantage + value
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
-    functions: tuple[Any, ...] = (act, predict, act_and_evaluate, evaluate, evaluate_steps)
+    functions = (act, predict, act_and_evaluate, evaluate, evaluate_steps)
     compiled = {function.__name__: bound(jit(function)) for function in functions}
     return SimpleNamespace(**compiled)
 

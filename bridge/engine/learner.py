@@ -25,7 +25,7 @@ from jaxenvs.learn.learner_state import POLICY, Optimizers
 from jaxenvs.learn.optimization import LARGE
 
 Tensors = Mapping[str, Sequence[torch.Tensor]]
-Vectors = dict[str, Any]
+Vectors = dict[str, jax.Array | tuple[jax.Array, ...]]
 # The numbers of optimizers, such as momenta: by the name of the optimizer, then by the name of the number.
 Numbers = Mapping[str, Mapping[str, jax.typing.ArrayLike]]
 # Optimizers without their settings, with the names of what they train, in the order of these.

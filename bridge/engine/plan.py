@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -21,7 +21,7 @@ from bridge.errors import NotCompilable
 from bridge.originals import has_own_methods
 from bridge.replay import HerReplayBuffer
 from bridge.replay.rows import why_not_on_device
-from bridge.sb3 import Algorithm
+from bridge.sb3 import Algorithm, OffPolicy, OnPolicy
 from bridge.translate.action_noise import export_noise
 from bridge.translate.policies.exported_network import keeps_changing
 from bridge.translate.policies.off_policy import (
@@ -32,6 +32,7 @@ from bridge.translate.policies.off_policy import (
     learned_tensors,
     network_names,
 )
+from bridge.translate.policies.off_policy_networks import ExportedActor
 from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.pytorch.vectors import Vector
 from bridge.translate.user_modules.snapshot import Snapshot
@@ -45,6 +46,8 @@ from jaxenvs.compilation import is_usable, require_usable
 from jaxenvs.compilation.default_device import on, on_device_of
 from jaxenvs.learn.learner_state import POLICY
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
+
+Made = TypeVar("Made")
 
 # Attributes of a replay buffer on which a compiled function depends. If one changes, the plan is made anew.
 OF_BUFFERS = ("env", "her_ratio", "copy_info_dict", "handle_timeout_termination")
@@ -101,9 +104,10 @@ class Plan:
         return self.placement.device
 
     @on_device_of("self")
-    def compiled(self, key: bool | str, make: Callable[[], Any]) -> Any:
+    def compiled(self, key: bool | str, make: Callable[[], Made]) -> Made:
         """Return what `make` makes, made once for each key."""
-        self._compiled[key] = made = self._compiled.get(key) or make()
+        made: Made = self._compiled.get(key) or make()
+        self._compiled[key] = made
         return made
 
     @property
@@ -220,12 +224,12 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     try:
         _require_faster(algorithm)
         plan._snapshot.require_pure()
-        network = export_actor(policy)
+        network: ExportedActor = export_actor(policy)
         with on(placement_of_acting(algorithm.asked_device, policy, algorithm.n_envs).device):
             plan.actor = Actor(network, acting_tensors(policy, network))
         plan._acting = Snapshot(policy, [acting_part(policy)])
         plan.mode = Mode.ACTING
-        plan.network = export_off_policy(policy, plan.actor.network)  # type: ignore[arg-type]
+        plan.network = export_off_policy(policy, network)
         for name in network_names(policy):  # SB3's `train` uses the networks of the model
             if getattr(algorithm, name, None) is not getattr(policy, name):
                 raise NotCompilable(f"model.{name} and model.policy.{name} are different modules.")
@@ -262,7 +266,7 @@ def _plan_environments(
         plan.reasons.append(str(reason))
 
 
-def _require_rollouts(algorithm: Any, user_code: tuple[str, ...], wrapped_env: WrappedEnv) -> None:
+def _require_rollouts(algorithm: OnPolicy, user_code: tuple[str, ...], wrapped_env: WrappedEnv) -> None:
     """Refuse what a compiled function that steps and acts cannot do, by a NotCompilable."""
     if "_update_info_buffer" in user_code:
         raise NotCompilable("The model overrides _update_info_buffer, which SB3 calls after every step.")
@@ -292,7 +296,7 @@ def _require_training(algorithm: Any, user_code: tuple[str, ...], wrapped_env: W
     _require_divisible(algorithm, wrapped_env)
 
 
-def _require_goals(algorithm: Any, wrapped_env: WrappedEnv) -> None:
+def _require_goals(algorithm: OffPolicy, wrapped_env: WrappedEnv) -> None:
     """Refuse environments whose reward for an arbitrary goal a compiled function cannot compute."""
     if not {*wrapped_env.types} <= {CompiledMonitor, CompiledCheckNan}:
         raise NotCompilable(

@@ -43,7 +43,7 @@ class StepBatch:
     """
 
     outputs: Outputs
-    wrapper_outputs: tuple[Any, ...]
+    wrapper_outputs: tuple[object, ...]
 
     @property
     def dones(self) -> np.ndarray:
@@ -56,7 +56,7 @@ class FinalState(NamedTuple):
     """Final state of the environments after a compiled function, not yet written back, and the next observation."""
 
     env_state: Packed
-    wrapper_states: tuple[Any, ...]
+    wrapper_states: tuple[object, ...]
     observation: Arrays
     memory: Memory | None = None  # of a recurrent policy
 
@@ -90,7 +90,7 @@ class Environments:
     masks: bool = static()
     venv: VectorEnv
     env_state: Packed
-    wrapper_states: tuple[Any, ...]
+    wrapper_states: tuple[object, ...]
     observation: Arrays
     lstm_states: tuple[Memory, np.ndarray] | None = None
 
@@ -123,7 +123,7 @@ class Environments:
         """Return how the arrays of `final_state` are divided over devices, with the arguments of `layout`."""
         return FinalState(per_env, self._layouts(per_env, same), per_env, None if self.lstm_states is None else per_env)
 
-    def _layouts(self, per_env: object, same: object) -> tuple[Any, ...]:
+    def _layouts(self, per_env: object, same: object) -> tuple[object, ...]:
         return tuple(kind.layout(state, per_env, same) for kind, state in zip(self.wrapper_types, self.wrapper_states))
 
     def of_one_device(self, mesh: Mesh) -> Environments:
@@ -137,7 +137,7 @@ class Environments:
         Its `env_state` is a pair: the states of the environments and of the wrappers.
         """
         state = self.packing.unpack(self.env_state), self.wrapper_states
-        seen: Any = masked_observation(self.venv, state, self.observation) if self.masks else self.observation
+        seen = masked_observation(self.venv, state, self.observation) if self.masks else self.observation
         return CollectorState(state, seen if self.lstm_states is None else Recalled(seen, *self.lstm_states))
 
     def stepping(self) -> Step:
@@ -146,7 +146,7 @@ class Environments:
         It also returns the results of the step that the host needs, as a StepBatch without the axis of steps.
         """
 
-        def step(state: tuple[Any, Any], action: jax.Array) -> tuple[Any, VectorTimeStep, StepBatch]:
+        def step(state: tuple[Any, Any], action: jax.Array) -> tuple[object, VectorTimeStep, StepBatch]:
             env_state, wrapper_states = state
             env_state, timestep = self.venv.step(env_state, action)
             wrapper_states, timestep, wrapper_outputs = step_wrappers(
@@ -160,7 +160,7 @@ class Environments:
     def final_state(self, collector: CollectorState) -> FinalState:
         """Return the state in which collecting ended, in traced code."""
         env_state, wrapper_states = collector.env_state
-        seen: Any = unmasked(collector.observation)[0]
+        seen = unmasked(collector.observation)[0]
         memory = seen.memory if isinstance(seen, Recalled) else None
         observation: Any = seen.observation if isinstance(seen, Recalled) else seen
         return FinalState(self.packing.pack(env_state), wrapper_states, observation, memory)

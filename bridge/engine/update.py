@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from jax.sharding import Mesh
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from bridge.engine.learner import ExportedOptimizers, Learner, Numbers, transformations
 from bridge.engine.plan import Plan
@@ -27,6 +28,8 @@ from jaxenvs.learn.devices import layouts, own_key, run_on
 from jaxenvs.learn.interfaces import OnPolicyNetwork, Real
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.store.replay import TD_ERRORS
+
+Samples = ReplayBufferSamples | DictReplayBufferSamples | PrioritizedSamples
 
 
 @cached_by_device
@@ -91,7 +94,7 @@ def rollout_update(
     key: np.ndarray,
     num_updates: int,
     rollout: Rollout | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """Return the compiled update of an on-policy algorithm, and its arguments as they are now.
 
     The `rollout` is read from the buffer if it is None.
@@ -106,14 +109,14 @@ def rollout_update(
 def _update_of(plan: Plan, learner: Learner, sequential: bool, mesh: Mesh | None = None) -> Callable[..., Any]:
     optimizers = tuple(learner.exported.items())
     make = functools.partial(compiled_update, plan.network, optimizers, sequential, mesh=mesh)
-    return plan.compiled(sequential, make)  # type: ignore[no-any-return]
+    return plan.compiled(sequential, make)
 
 
 def update_from_samples(
     plan: Plan,
     settings: OffPolicySettings,
     num_updates: int,
-    samples: Sequence[Any],
+    samples: Sequence[Samples],
     action_space: Space,
     key: np.ndarray,
     first: int,
@@ -170,7 +173,7 @@ def is_large(learner: Learner, buffer: RolloutBuffer, settings: object) -> bool:
     return learner.is_large(min(getattr(settings, "batch_size", size), size))
 
 
-def _transitions(sample: Any, action_space: Space, gamma: Real, from_host: Callable[[object], Any]) -> Transitions:
+def _transitions(sample: Samples, action_space: Space, gamma: Real, from_host: Callable[[object], Any]) -> Transitions:
     """Return a sample of SB3's replay buffer as the compiled update takes it; `from_host` converts observations."""
     discounts = getattr(sample, "discounts", None)
     continues = 1 - _array(sample.dones)[:, 0]

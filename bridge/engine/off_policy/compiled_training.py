@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from bridge.engine.learner import ExportedOptimizers, Numbers, transformations
 from bridge.engine.plan import Plan
@@ -31,6 +30,7 @@ from bridge.engine.update import read_learner
 from bridge.engine.user_code.overrides import is_constant
 from bridge.sb3 import OffPolicy
 from bridge.translate.policies.off_policy_networks import ExportedOffPolicy
+from jaxenvs import VectorTimeStep
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import cached_by_device, here, on_device_of
 from jaxenvs.learn import CollectorState, LearnerState, Replay
@@ -69,7 +69,7 @@ def _train(
     """
     inner = environments.stepping()
 
-    def step(state: object, action: jax.Array) -> Any:
+    def step(state: object, action: jax.Array) -> tuple[Any, VectorTimeStep, Any]:
         state, timestep, steps = inner(state, action)
         return state, timestep, (timestep.done, steps)
 
@@ -89,7 +89,7 @@ def _train(
 
 
 @cached_by_device
-def compiled_function(mesh: Mesh | None) -> Callable[..., Any]:
+def compiled_function(mesh: Mesh | None) -> jax.stages.Wrapped:
     """Return the compiled function, jitted once per process.
 
     JAX keeps the code for each structure of arguments, so models of one shape share it. The store is donated: copying a
@@ -104,7 +104,7 @@ def compiled_function(mesh: Mesh | None) -> Callable[..., Any]:
     return jax.jit(train, static_argnums=(0, 1), donate_argnums=(6,), compiler_options=compiler_options())
 
 
-def _specs(mesh: Mesh, replay: Replay, environments: Environments) -> tuple[RunState, Any, Any]:
+def _specs(mesh: Mesh, replay: Replay, environments: Environments) -> tuple[RunState, FinalState, PartitionSpec]:
     """Return how the results of the compiled function are divided over devices."""
     per_env: Any  # they stand for arrays
     same: Any

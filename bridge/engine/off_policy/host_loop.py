@@ -5,8 +5,6 @@ SB3's own loop does the same. This one is there because it takes a tenth less ti
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -60,7 +58,7 @@ def collect_rollouts(
             num_episodes += 1
             algorithm._episode_num += 1
             if action_noise is not None:
-                further: dict[str, Any] = {"indices": [index]} if num_envs > 1 else {}
+                further: dict[str, list[int]] = {"indices": [index]} if num_envs > 1 else {}
                 action_noise.reset(**further)
             if log_interval is not None and algorithm._episode_num % log_interval == 0:
                 algorithm.dump_logs()

@@ -18,6 +18,7 @@ from bridge.engine.off_policy.compiled_training import make_schedule, rows_to_co
 from bridge.engine.plan import Plan
 from bridge.engine.runtime import to_host
 from bridge.engine.update import read_learner
+from bridge.replay import ReplayBuffer
 from bridge.replay.waiting_steps import write
 from bridge.sb3 import Infos, OffPolicy
 from bridge.translate.action_noise import write_noise_state
@@ -45,7 +46,7 @@ class NoiseAhead:
       noise: with a leading axis of iterations.
     """
 
-    drawn_for: tuple[Any, ...]
+    drawn_for: tuple[object, ...]
     first: int
     num: int
     noise: Noise
@@ -83,11 +84,11 @@ def sample_action(algorithm: OffPolicy, plan: Plan, step: int) -> tuple[np.ndarr
     act = plan.compiled("act", lambda: _acting_function(plan.network))
     noise = ahead.noise.exploration, ahead.noise.random, ahead.noise.normal
     results = act(settings, rate, plan.learner.acting(), algorithm._last_obs, action_noise, noise, where)
-    action, env_action, action_noise = (None if each is None else np.array(each) for each in results)
-    write_noise_state(algorithm.action_noise, action_noise)
+    action, env_action = map(np.array, results[:2])
+    write_noise_state(algorithm.action_noise, None if results[2] is None else np.array(results[2]))
     if plan.network.head.kind != "box":
-        action = env_action = action.astype(np.int64)  # type: ignore[union-attr]
-    return env_action, action  # type: ignore[return-value]
+        action = env_action = action.astype(np.int64)
+    return env_action, action
 
 
 def settings_on_device(algorithm: OffPolicy) -> OffPolicySettings:
@@ -189,7 +190,7 @@ def steps_together(algorithm: OffPolicy) -> int:
 def store_transition(
     algorithm: OffPolicy,
     plan: Plan,
-    buffer: Any,
+    buffer: ReplayBuffer,
     action: np.ndarray,
     new_obs: Arrays,
     reward: np.ndarray,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from stable_baselines3.common.buffers import RolloutBuffer
 
 from bridge.engine.learner import ExportedOptimizers, Numbers, transformations
@@ -69,9 +68,9 @@ class Collecting:
         static_part = plan.network, buffer.buffer_size, algorithm._steps_of_same_noise()
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
-    def layout(self, per_env: object, same: Any) -> Collecting:
+    def layout(self, per_env: PartitionSpec, same: PartitionSpec) -> Collecting:
         """Return how each array is divided over devices: `per_env` if it has an axis of environments, else `same`."""
-        numbers = dict.fromkeys(("gamma", "buffer_gamma", "gae_lambda", "key"), same)
+        numbers: dict[str, Any] = dict.fromkeys(("gamma", "buffer_gamma", "gae_lambda", "key"), same)
         return dataclasses.replace(self, environments=self.environments.layout(per_env, same), **numbers)
 
     def of_one_device(self, mesh: Mesh) -> Collecting:
@@ -118,7 +117,7 @@ class Collected:
     metrics: list[dict[str, float]] = dataclasses.field(default_factory=list)
 
 
-def _rollout(params: jax.Array, collecting: Collecting) -> tuple[FinalState, Any]:
+def _rollout(params: jax.Array, collecting: Collecting) -> tuple[FinalState, tuple[jax.Array, Rollout, StepBatch]]:
     key, draw = jax.random.split(jax.random.wrap_key_data(collecting.key))
     collector, rollout, steps = collecting.rollout(
         params, collecting.environments.start(), own_key(draw, collecting.axis_name)
@@ -162,17 +161,17 @@ def _iterations(
 
 
 @cached_by_device
-def _compiled_functions(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compiled_functions(mesh: Mesh | None) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
     """Return the two compiled functions, of a rollout and of iterations, jitted once per process.
 
     JAX keeps the code for each structure of arguments, so models of one shape share it.
     """
 
-    def rollout(params: jax.Array, collecting: Collecting) -> tuple[FinalState, Any]:
+    def rollout(params: jax.Array, collecting: Collecting) -> Any:
         final_state, same, many, _ = _specs(mesh, collecting)
         return run_on(mesh, _rollout, (final_state, (same, many, many)), params, collecting)
 
-    def iterations(optimizers: ExportedOptimizers, *given: Any) -> tuple[FinalState, Any]:
+    def iterations(optimizers: ExportedOptimizers, *given: Any) -> Any:
         final_state, same, many, kept = _specs(mesh, given[-1])
         iterate = functools.partial(_iterations, optimizers)
         return run_on(mesh, iterate, (final_state, (same, many, same, (kept, same, same))), *given)
@@ -181,7 +180,7 @@ def _compiled_functions(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable
     return jit(rollout), jit(iterations, static_argnums=(0,))
 
 
-def _specs(mesh: Mesh | None, collecting: Collecting) -> tuple[Any, ...]:
+def _specs(mesh: Mesh | None, collecting: Collecting) -> tuple[object, ...]:
     """Return how results are divided over devices: final states, equal parts, steps, and steps of iterations."""
     if mesh is None:
         return (None,) * 4

@@ -13,14 +13,15 @@ Rewards, flags of ended episodes and last observations go to the host in each st
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import numpy as np
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from bridge.dlpack import to_jax, to_torch
 from bridge.engine.acting import is_where_jax_computes
@@ -72,13 +73,13 @@ class DeviceArrays:
       params: the weights that act.
     """
 
-    def __init__(self, env: GymVecEnv, buffer: Any, params: Vector) -> None:
+    def __init__(self, env: GymVecEnv, buffer: RolloutBuffer, params: Vector) -> None:
         def like(array: np.ndarray) -> torch.Tensor:
             return torch.empty_like(torch.from_numpy(array), device=env.tensor_device)
 
         self._env, self._buffer, self._weights = env, buffer, _flat(params)
         self._observations, self._actions = map_parts(like, buffer.observations), like(buffer.actions)
-        space: Any = env.action_space
+        space = env.action_space
         bounds = (space.low, space.high) if isinstance(space, spaces.Box) else ()
         self._bounds = [torch.as_tensor(bound, device=env.tensor_device) for bound in bounds]
         self._dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
@@ -101,7 +102,7 @@ class DeviceArrays:
         seen: Observation = map_parts(convert, self._observations, observation)
         return seen
 
-    def step(self, step: int, actions: jax.Array, to_env: jax.Array) -> Any:
+    def step(self, step: int, actions: jax.Array, to_env: jax.Array) -> VecEnvStepReturn:
         """Step the environment, and store the actions; return what `step_tensors` does."""
         self._actions[step] = to_torch(actions).reshape(self._actions.shape[1:])
         tensor = to_torch(to_env)

@@ -81,7 +81,7 @@ class HostRollout:
         # The callback is shown the steps in which episodes ended, and the step after each.
         self._shows_ends, self._is_quiet = shows_ends(callback), False
         # Last observations of truncated episodes: step, environment, observation, recurrent state.
-        self._truncated: list[tuple[int, int, Any, Any]] = []
+        self._truncated: list[tuple[int, int, Arrays, Memory | None]] = []
 
     def run(self, has_begun: bool = False) -> bool:
         """Collect the rollout.
@@ -127,7 +127,7 @@ class HostRollout:
 
     def _step(self, step: int) -> bool:
         algorithm = self._algorithm
-        observation: Any = algorithm._last_obs
+        observation: Arrays = algorithm._last_obs
         seen = self._seen(observation)
         actions, to_env, *rest = self._act(seen, step)
         if self._arrays is None:
@@ -181,13 +181,13 @@ class HostRollout:
         algorithm = self._algorithm
         if self._arrays is not None:
             return self._arrays.to_policy(observation, self._buffer.pos)
-        seen: Any = observation
+        seen: Arrays | Masked = observation
         if algorithm._masks:
             masks = np.stack(self._env.env_method("action_masks"))
             seen = Masked(observation, masks.reshape(self._env.num_envs, -1))
         if self._memory is not None:
-            seen = Recalled(seen, self._memory, np.asarray(algorithm._last_episode_starts, bool))
-        return seen  # type: ignore[no-any-return]
+            return Recalled(seen, self._memory, np.asarray(algorithm._last_episode_starts, bool))
+        return seen
 
     def _act(self, seen: Observation, step: int) -> Any:
         """Return actions, and the actions that environments take, followed by what else is computed in this step.
@@ -284,9 +284,9 @@ class HostRollout:
         truncated.clear()
 
 
-def _act_in_torch(algorithm: OnPolicy, observation: Any) -> Any:
+def _act_in_torch(algorithm: OnPolicy, observation: Any) -> tuple[Any, ...]:
     policy, (observation, mask) = algorithm.policy, unmasked(observation)
-    further: dict[str, Any] = {} if mask is None else {"action_masks": mask}
+    further: dict[str, object] = {} if mask is None else {"action_masks": mask}
     if isinstance(observation, Recalled):
         starts = torch.tensor(observation.episode_start, dtype=torch.float32, device=algorithm.device)
         further |= {"lstm_states": to_states(algorithm, observation.memory), "episode_starts": starts}
@@ -307,7 +307,7 @@ def values_in_torch(algorithm: OnPolicy, observation: Any, memory: Memory | None
       observation: tensors.
       memory, starts: of a recurrent policy, its state and where episodes begin.
     """
-    further: tuple[Any, ...] = ()
+    further: tuple[object, ...] = ()
     if memory is not None:
         begins = torch.tensor(starts, dtype=torch.float32, device=algorithm.device)
         further = to_states(algorithm, memory).vf, begins

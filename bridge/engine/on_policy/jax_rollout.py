@@ -22,7 +22,7 @@ from bridge.sb3 import Infos, OnPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import bound, cached_by_device, on_device_of
 from jaxenvs.learn import Recalled
-from jaxenvs.learn.interfaces import Arrays, Observation, unmasked
+from jaxenvs.learn.interfaces import Arrays, Observation, OnPolicyNetwork, unmasked
 from jaxenvs.learn.on_policy.collecting import (
     rollout_noise,
     values_are_known_early,
@@ -50,11 +50,11 @@ class OnJax:
         # What acted in the first step, as a callback may change it during the rollout.
         self._begun_with: tuple[np.ndarray, float] | None = None
         self._functions = _compiled_functions(plan.network)
-        self._noise: Any = None
+        self._noise: np.ndarray | None = None
         self._values = np.full((n_steps, algorithm.n_envs), np.nan, np.float32)
         self.step = -1
         # Of each step in which a time limit ended episodes: the rewards, and the last observations by environment.
-        self._truncated: dict[int, tuple[np.ndarray, dict[int, Any]]] = {}
+        self._truncated: dict[int, tuple[np.ndarray, dict[int, Arrays]]] = {}
 
     def noise(self) -> Any:
         """Return the noise of this step."""
@@ -141,7 +141,7 @@ def _write(batch: object, at: tuple[int, int], observation: object) -> None:
 
 
 @cached_by_device
-def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compiled_functions(network: OnPolicyNetwork) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the functions that draw the noise of a rollout, and that evaluate one, as `collect` does."""
 
     def noise(

@@ -22,7 +22,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import Actor, NoiseSource
-from bridge.engine.lstm_state import of_states, to_states
+from bridge.engine.lstm_state import Memory, of_states, to_states
 from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.session import Session
@@ -82,17 +82,17 @@ class _Acting:
     ) -> None:
         self._algorithm, self._plan, self._env, self._buffer, self._on_jax = algorithm, plan, env, buffer, on_jax
         self._left, self._masks_follow = n_steps, False
-        self._armed: Any = None
+        self._armed: object = None
         # What acts in environments of either kind, whose noise is drawn step by step, as by SB3.
         assert plan.params is not None
         tensors = plan.params.tensors
         self._actor: Actor = plan.actor or plan.compiled("actor", lambda: Actor(plan.network, tensors))
         self._draw = NoiseSource(plan.network)
 
-    def obs_as_tensor(self, sb3s: Callable[..., object]) -> Callable[..., Any]:
+    def obs_as_tensor(self, sb3s: Callable[..., object]) -> Callable[..., object]:
         """Return SB3's function, after which the next call of the policy is ours."""
 
-        def obs_as_tensor(obs: Any, device: torch.device) -> Any:
+        def obs_as_tensor(obs: object, device: torch.device) -> object:
             tensors = sb3s(obs, device)
             if self._left > 0:  # not for the values after the last step
                 self._left -= 1
@@ -118,12 +118,12 @@ class _Acting:
 
         vars(buffer)["compute_returns_and_advantage"] = compute_returns_and_advantage
 
-    def get_action_masks(self, sb3s: Callable[..., Any]) -> Callable[..., Any]:
+    def get_action_masks(self, sb3s: Callable[[VecEnv], np.ndarray]) -> Callable[[VecEnv], np.ndarray]:
         """Return sb3-contrib's function, which runs code of the environments, so that it arms only afterwards."""
         self._masks_follow = True
 
         def get_action_masks(env: VecEnv) -> np.ndarray:
-            masks: np.ndarray = sb3s(env)
+            masks = sb3s(env)
             self._arm()
             return masks
 
@@ -159,7 +159,7 @@ class _Acting:
             self._on_jax.acted(value)
         return self._as_tensors(action, value, log_prob, memory)
 
-    def _as_tensors(self, action: np.ndarray, value: np.ndarray, log_prob: np.ndarray, memory: list[Any]) -> Any:
+    def _as_tensors(self, action: np.ndarray, value: np.ndarray, log_prob: np.ndarray, memory: list[Memory]) -> object:
         """Return what SB3's `forward` returns."""
         space, device = self._algorithm.action_space, self._algorithm.device
         if isinstance(space, spaces.Box):
