@@ -86,7 +86,7 @@ class Encoding:
 Encodings = Encoding | tuple[tuple[str, Encoding], ...]
 
 
-def by_key(function: Callable[..., object], encoding: Encodings, *observation: Any) -> Any:
+def by_key(function: Callable[..., object], encoding: Encodings, *observation: Any) -> object:
     """Return `function(encoding, *observation)`; for a Dict space, a dict of the results for each key."""
     if isinstance(encoding, Encoding):
         return function(encoding, *observation)
@@ -226,7 +226,7 @@ def export_view(network: BaseModel, compute: Callable[..., object], *further: in
 
 
 def shapes_given(
-    network: ExportedNetwork, apply: Callable[..., Any], dtype: torch.dtype, *further: int
+    network: ExportedNetwork, apply: Callable[..., object], dtype: torch.dtype, *further: int
 ) -> list[tuple[int, ...]]:
     """Return the shapes of the results of `apply(params, observations, ...)` for two observations."""
     zeros = functools.partial(np.zeros, dtype=str(dtype).removeprefix("torch."))

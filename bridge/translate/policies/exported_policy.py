@@ -57,9 +57,10 @@ class ExportedPolicy(ExportedNetwork):
         settings = dataclasses.asdict(self.exploration)
         return StateDependentGaussian(numbers, latent, params["log_std"], **settings), value
 
-    def _outputs(self, params: Mapping[str, jax.Array], observation: object) -> Any:
+    def _outputs(self, params: Mapping[str, jax.Array], observation: object) -> tuple[jax.Array, ...]:
         """Return the actor's last hidden layer, the numbers for the head, and the values, (batch, 1)."""
-        return self.numbers(params, observation)
+        outputs: tuple[jax.Array, ...] = self.numbers(params, observation)
+        return outputs
 
     def distribution(self, params: Params, observation: Observation) -> Distribution:
         """Return the distribution over actions, as `apply` does."""
@@ -91,7 +92,7 @@ class ExportedPQNPolicy(ExportedPolicy):
         values = self.values(params, observation)
         return epsilon_greedy(values, params[RATE]), values.max(axis=-1)
 
-    def exploring(self, params: Params, rate: Any) -> Params:
+    def exploring(self, params: Params, rate: jax.typing.ArrayLike) -> Params:
         """Return the parameters with which a share `rate` of the actions is random."""
         named = self.named(params)
         return {**named, RATE: jnp.full_like(named[RATE], rate)}

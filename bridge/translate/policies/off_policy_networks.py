@@ -255,5 +255,5 @@ def _joined(*pieces: Any) -> Parameters:
     return jnp.concatenate(pieces)
 
 
-def _options(batches: BatchStatistics | None) -> dict[str, Any]:
+def _options(batches: BatchStatistics | None) -> dict[str, object]:
     return {} if batches is None else {"instead": {"batch_renorm": batches.renormalize}}

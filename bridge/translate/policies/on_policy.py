@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import torch
 from stable_baselines3.common import distributions
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -32,7 +33,8 @@ from bridge.translate.policies.exported_network import (
     shapes_given,
 )
 from bridge.translate.policies.exported_policy import ExportedPolicy, ExportedPQNPolicy, ExportedRecurrentPolicy
-from bridge.translate.pytorch.modules import export_module, require_no_forward_hooks, require_same_gradients
+from bridge.translate.pytorch.modules import Params, export_module, require_no_forward_hooks, require_same_gradients
+from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.actor_critic import ActionHead
 
 # Methods of ActorCriticPolicy that are translated by hand, for acting and for training. A class that overrides one has
@@ -149,7 +151,7 @@ def _require_known(policy: ActorCriticPolicy) -> None:
     if type(policy.mlp_extractor) is not expected:
         got = type(policy.mlp_extractor).__name__
         raise NotCompilable(f"mlp_extractor must be SB3's {expected.__name__}, got a {got}.")
-    value_net: Any = policy.value_net
+    value_net: nn.Module = policy.value_net
     if base is PQNPolicy and type(value_net) is not Largest:
         raise NotCompilable(f"value_net must be PQN's, got a {type(value_net).__name__}.")
     extractors = (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor)
@@ -162,7 +164,7 @@ def _require_known(policy: ActorCriticPolicy) -> None:
 def _require_shapes(network: ExportedPolicy, dtype: torch.dtype) -> None:
     """Refuse networks whose results do not have the shapes of the distribution's numbers and of values."""
 
-    def actions_and_values(vector: Any, observation: Any) -> Any:
+    def actions_and_values(vector: Params, observation: Observation) -> tuple[jax.Array, jax.Array]:
         distribution, value = network.apply(vector, observation)
         return distribution.mode(), value
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,7 @@ def _unsupported(**options: object) -> None:
             raise NotCompilable(f"{name}={value!r} cannot be translated to JAX.")
 
 
-def _getattr(x: Any, name: str) -> Any:
+def _getattr(x: jax.Array, name: str) -> tuple[int, ...]:
     _unsupported(attribute=name != "shape" and name)
     return x.shape
 
@@ -55,7 +54,7 @@ def _layer_norm(
     weight: jax.Array | None = None,
     bias: jax.Array | None = None,
     eps: float = 1e-5,
-) -> Any:
+) -> jax.Array:
     axes = tuple(range(-len(shape), 0))
     centred = x - jnp.mean(x, axes, keepdims=True)
     normal = centred * jax.lax.rsqrt(jnp.mean(centred**2, axes, keepdims=True) + eps)
@@ -147,7 +146,7 @@ def _dropout(x: jax.Array, p: float = 0.5, training: bool = True) -> jax.Array:
 
 # By their names as methods of tensors, in torch, in torch.nn.functional, or as operators. They accept PyTorch's
 # arguments under PyTorch's names as far as these are translated, and fail on others.
-OPERATIONS: dict[str, Callable[..., Any]] = {
+OPERATIONS: dict[str, Callable[..., object]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -228,7 +227,7 @@ VIEWS |= {"float", "contiguous", "identity", "dropout", "detach"}
 # Operations whose results do not depend on the input's numbers, or whose gradients PyTorch does not compute.
 WITHOUT_GRADIENT = {"detach", "getattr", "size"}
 
-FUNCTIONS: dict[Any, str] = {getattr: "getattr"} | {
+FUNCTIONS: dict[object, str] = {getattr: "getattr"} | {
     getattr(namespace, name): name
     for namespace in (operator, torch, nn.functional)
     for name in OPERATIONS

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -134,7 +133,7 @@ def create_state(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Te
 
 @functools.lru_cache
 def state_layout(
-    exported: ExportedOptimizer, length: int, dtype: np.dtype[Any]
+    exported: ExportedOptimizer, length: int, dtype: np.dtype
 ) -> tuple[tuple[str, ...], list[np.ndarray], PyTreeDef]:
     """Return the leaves of an optimizer's state for a vector: PyTorch's names, initial values, the structure.
 

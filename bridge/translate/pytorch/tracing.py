@@ -64,7 +64,7 @@ class Computation:
         params: Mapping[str, jax.Array],
         *inputs: object,
         instead: Mapping[str, Callable[..., object]] = types.MappingProxyType({}),
-    ) -> Any:
+    ) -> object:
         """Return the results for a batch.
 
         Args:
@@ -72,7 +72,7 @@ class Computation:
           inputs: each an array, or a dict of arrays.
           instead: functions that replace some of OPERATIONS, by name.
         """
-        values: list[Any] = list(inputs)
+        values: list[object] = list(inputs)
 
         def resolve(argument: object) -> Any:
             if isinstance(argument, Value):
@@ -134,7 +134,7 @@ def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Paramete
     Args:
       parameter: returns each parameter of the new module, from the old one.
     """
-    replicas: dict[int, Any] = {}
+    replicas: dict[int, object] = {}
 
     def replica(value: Any) -> Any:
         if isinstance(value, nn.Parameter):
@@ -162,7 +162,7 @@ def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Paramete
 class Interpreter(fx.Interpreter):
     """Interpreter that runs a recorded graph in PyTorch."""
 
-    def results(self, *args: Any) -> Any:
+    def results(self, *args: object) -> Any:
         """Run the graph, as `run` does, but without its progress bar, for whose lock other threads wait.
 
         An exception of a signal handler between its two parts leaves the lock taken for ever.
@@ -232,12 +232,14 @@ class _Recorder(GraphAppendingTracer):
             where = describe(path, part)
             raise NotCompilable(f"torch.fx cannot trace the forward method of {where}: {first_line(error)}") from error
 
-    def _attribute(self, path: str, part: nn.Module, name: str) -> Any:
+    def _attribute(self, path: str, part: nn.Module, name: str) -> object:
         if name in part._buffers:  # such as running statistics
             return self.create_node("get_attr", f"{path}.{name}", (), {})
         return self.create_arg(getattr(part, name))
 
-    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> fx.Proxy:
+    def create_proxy(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *rest: Any, **options: Any
+    ) -> fx.Proxy:
         """Return torch.fx's proxy of a call, without a gradient where PyTorch computes none."""
         return self._differentiable(super().create_proxy(kind, target, args, kwargs, *rest, **options))
 

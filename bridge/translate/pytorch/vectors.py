@@ -85,7 +85,7 @@ class Vector:
         """
         return self.as_parts(self._read(), split)
 
-    def as_parts(self, vector: np.ndarray, split: bool) -> Any:
+    def as_parts(self, vector: np.ndarray, split: bool) -> np.ndarray | tuple[np.ndarray, ...]:
         """Return a vector, or the tuple of its parts, as `read` does."""
         return tuple(self.parts(vector)) if split and self._moves and len(self.tensors) > 1 else vector
 

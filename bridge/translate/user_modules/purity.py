@@ -58,7 +58,7 @@ class Known(NamedTuple):
     """Object that exists before the function runs; with `owner`, a method of that object."""
 
     it: Any
-    owner: Any = None
+    owner: object = None
 
 
 class Purity:
@@ -299,7 +299,7 @@ class _Reading(ast.NodeVisitor):
             raise Impure("stores into something that the function did not make")
         self.generic_visit(node)
 
-    def visit_ListComp(self, node: Any) -> None:
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
         self._value(node.generators[0].iter, is_looked_at=True)
         own, before = {*stored(each.target for each in node.generators)}, (self._locals, self._made)
         self._locals, self._made = before[0] | own, before[1] - own
@@ -345,7 +345,8 @@ class _Reading(ast.NodeVisitor):
 
     def _method(self, node: ast.Call, name: str, listed: set[str]) -> None:
         """Read a call of a method of a tensor, a number or a container."""
-        function: Any = node.func
+        assert isinstance(node.func, ast.Attribute)
+        function = node.func
         if name not in listed and not (name in FILLING and getattr(function.value, "id", "") in self._made):
             raise Impure(f"calls {name}(), which is not listed or changes something")
         self._purity.require_method(name)

@@ -19,7 +19,7 @@ from torch import nn
 from bridge.libraries import LIBRARIES, is_library, root_of
 from bridge.translate.pytorch.operations import FUNCTIONS, MODULES, OPERATIONS
 
-MISSING: Any = object()
+MISSING = object()
 # Types of objects that hold nothing that can change. No subclasses, as users' may do anything.
 NUMBERS: set[type] = {bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType, range}
 NUMBERS |= {torch.dtype, torch.device, torch.Size, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLefd")}
@@ -83,16 +83,16 @@ class Reads:
 
     def __init__(self) -> None:
         self._reads: dict[tuple[int, str], tuple[Callable[[], object], object]] = {}
-        self._contents: dict[int, tuple[Any, Any]] = {}
+        self._contents: dict[int, tuple[object, object]] = {}
 
-    def item(self, names: Mapping[str, object], name: str) -> Any:
+    def item(self, names: Mapping[str, object], name: str) -> object:
         """Return what has a name in a namespace, or MISSING."""
         return self._read(functools.partial(names.get, name, MISSING), (id(names), name))
 
-    def attribute(self, owner: object, name: str) -> Any:
+    def attribute(self, owner: object, name: str) -> object:
         """Return an attribute that is in no namespace, such as the content of a cell, or MISSING."""
 
-        def read() -> Any:
+        def read() -> object:
             try:
                 return getattr(owner, name)
             except (AttributeError, ValueError):  # the latter for a variable that is not set yet
@@ -100,7 +100,7 @@ class Reads:
 
         return self._read(read, (id(owner), name))
 
-    def _read(self, read: Callable[[], object], key: tuple[int, str]) -> Any:
+    def _read(self, read: Callable[[], object], key: tuple[int, str]) -> object:
         return self._reads.setdefault(key, (read, read()))[1]
 
     def content(self, container: Any) -> None:

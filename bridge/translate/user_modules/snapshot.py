@@ -51,7 +51,7 @@ class Snapshot:
         self._empty = [each for each in containers if not each]
         classes = {type(value) for each in watched for value in (each, vars(each).get("action_dist"))}
         views = [vars(cls) for cls in known_bases(classes)]
-        self._now: list[Any] = [*attributes, *views, *(each for each in containers if each)]
+        self._now: list[object] = [*attributes, *views, *(each for each in containers if each)]
         self._then = [_copy(each) for each in self._now]
         self._modes = list(zip(attributes, self._then))
         self.parameters = [parameter for part in parts for parameter in part.parameters()]
