@@ -15,7 +15,7 @@ from bridge.stock.pytorch_simba import SimbaActorCriticPolicy
 from jaxenvs import learn
 
 # The types of the means over minibatches that SB3 logs. It logs other numbers as floats.
-LOGGED_AS: dict[str, Callable[[float], Any]] = {
+LOGGED_AS: dict[str, Callable[[float], float | np.floating]] = {
     "approx_kl": np.float32,
     **dict.fromkeys(("clip_fraction", "entropy_loss", "policy_gradient_loss", "value_loss"), np.float64),
 }
@@ -25,12 +25,12 @@ class CompiledPPO(CompiledOnPolicyAlgorithm):
     """Base class of the compiled PPO and of sb3-contrib's variants of PPO."""
 
     _algorithm: ClassVar[type[learn.PPO]] = learn.PPO
-    normalize_advantage: Any
+    normalize_advantage: bool
     batch_size: Any
-    n_epochs: Any
+    n_epochs: int
     clip_range: Any
     clip_range_vf: Any
-    target_kl: Any
+    target_kl: float | None
 
     def _settings(self, progress: float, learning_rate: float) -> learn.PPO:
         # SB3's `_setup_model` has turned both into schedules.

@@ -24,7 +24,7 @@ class SAC(CompiledOffPolicyAlgorithm, stable_baselines3.SAC):
     policy_aliases = stable_baselines3.SAC.policy_aliases | {"SimbaPolicy": SimbaSACPolicy}
 
     def __init__(
-        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[SACArguments]
+        self, policy: Policy, env: Env, *args: object, engine: str = "auto", **kwargs: Unpack[SACArguments]
     ) -> None:
         super().__init__(policy, env, *args, engine=engine, **kwargs)
 

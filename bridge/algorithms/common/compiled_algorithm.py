@@ -21,8 +21,10 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList, Conve
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
+from bridge.algorithms.common.constructor_arguments import Policy
 from bridge.algorithms.common.predicting import Predictor
 from bridge.configuration import with_own_settings, without_dynamo
 from bridge.engine.choices import is_slower_compiled, require_engine
@@ -63,16 +65,16 @@ class CompiledAlgorithm(BaseAlgorithm):
     # What `train_seeds` stores for `plot_results`: arrays (num_rows,) with the names of `jaxenvs.learn.advance`.
     metrics: dict[str, np.ndarray] | None = None
     # Local variables of SB3's `learn` besides its arguments, which callbacks see.
-    _locals_of_learn: ClassVar[dict[str, Any]] = {}
+    _locals_of_learn: ClassVar[dict[str, object]] = {}
     _own_session: Session | None = None
     _predictor: Predictor | None = None
     _compiling: Future[object] | None = None
     _compiled_before = _compiled_so_far = 0.0
     _recorded_at = 0
-    _random_before_rollout: dict[str, Any] | None = None
+    _random_before_rollout: dict[str, object] | None = None
 
     @with_own_settings
-    def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+    def __init__(self, policy: Policy, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
         """Create the model, with SB3's arguments and `engine`.
 
         Args:
@@ -141,7 +143,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         """Run the loop of SB3's `learn` until `total_timesteps`."""
         raise NotImplementedError
 
-    def _init_callback(self, callback: Any, progress_bar: bool = False) -> BaseCallback:
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
         *_, inner = inner_environments(self.env)
         default = getattr(inner, "default_callback", None)
         if default is not None and not _has_callback(callback, default):
@@ -193,9 +195,8 @@ class CompiledAlgorithm(BaseAlgorithm):
         Args:
           further: further arguments of this algorithm's `predict` in SB3 or sb3-contrib.
         """
-        policy: Any = self.policy
-        if self._predictor is None or not self._predictor.is_current(policy):
-            self._predictor = Predictor(policy, self.engine != "torch", self.asked_device)
+        if self._predictor is None or not self._predictor.is_current(self.policy):
+            self._predictor = Predictor(self.policy, self.engine != "torch", self.asked_device)
         given = self._predictor.predict(observation, deterministic, state, episode_start, **further)
         if given is None:
             given = self._predict_by_sb3(observation, state, episode_start, deterministic, **further)
@@ -224,7 +225,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         self.key = key_data(seed)
 
     @property
-    def random_before_rollout(self) -> dict[str, Any]:
+    def random_before_rollout(self) -> dict[str, object]:
         """The states of the random generators with which the next rollout begins, for a checkpoint.
 
         With state-dependent exploration, SB3's loop draws random numbers before it calls callbacks. The states are
@@ -274,7 +275,7 @@ class CompiledAlgorithm(BaseAlgorithm):
             model.set_random_seed(kwargs["seed"])
         return model
 
-    def get_parameters(self) -> Any:
+    def get_parameters(self) -> dict[str, dict[str, Any]]:
         """Return the weights and the states of the optimizers, as SB3 does."""
         with without_dynamo():
             return super().get_parameters()
@@ -301,7 +302,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), *NOT_SAVED, "asked_device"]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name not in NOT_SAVED}
 
     @staticmethod
@@ -320,7 +321,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     # --- Logs ---------------------------------------------------------------------------------------------------
 
-    def dump_logs(self, *args: Any) -> None:
+    def dump_logs(self, *args: object) -> None:
         """Write the log, as SB3 does. The time that compiling took does not count as training time."""
         plan = self._session.plan
         if plan is not None and (plan.actor is not None or plan.learner is not None):
@@ -344,7 +345,7 @@ def compiled(cls: Class) -> Class:
 
     At run time, the constructor's signature is that of the SB3 class, which is the last base, plus `engine`.
     """
-    init: Any = vars(cls)["__init__"]
+    init = vars(cls)["__init__"]
     sb3s: Any = cls.__bases__[-1]
     arguments = inspect.signature(sb3s.__init__).parameters.values()
     init.__signature__ = inspect.Signature([*arguments, inspect.signature(init).parameters["engine"]])

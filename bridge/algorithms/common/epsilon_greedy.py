@@ -41,7 +41,7 @@ class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
         return self.policy.optimizer
 
     def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+        self, observation: Any, state: object = None, episode_start: object = None, deterministic: bool = False
     ) -> tuple[Any, Any]:
         """Return the actions for an observation, and `state`, as SB3's `predict`: with random actions while exploring.
 
@@ -71,7 +71,7 @@ class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
         return random, state
 
     def _predict_by_sb3(
-        self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: Any
+        self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: object
     ) -> tuple[Any, Any]:
         # SB3's `predict` of the algorithm would explore a second time.
         return self.policy.predict(observation, state, episode_start, deterministic, **further)
@@ -80,7 +80,6 @@ class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
         if np.random.rand() < self.exploration_rate:  # noqa: NPY002
             action = np.array([self.action_space.sample() for _ in range(n_envs)])
             return action, action
-        last_obs: Any = self._last_obs  # None only before the first reset
-        _, action = actor.act(last_obs, None)
+        _, action = actor.act(self._last_obs, None)
         action = np.array(action, np.int64)
         return action, action

@@ -57,6 +57,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     _collects_on_jax = False
     _steps_on_jax = 0
     _settings_on_jax: tuple[OffPolicySettings, OffPolicySettings] | None = None
+    _last_obs: np.ndarray | dict[str, np.ndarray]  # None only before the first reset
     _noise_on_jax: jax_steps.NoiseAhead | None = None
     # Whether SB3's `train` counts each update before it samples for it, rather than all updates at its end.
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False
@@ -334,8 +335,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the actions that environments take, and the actions that are stored."""
         noise = actor.draw_noise(n_envs, 1, 1)
-        scaled, _ = actor.act(self._last_obs, noise if noise is None else noise[0])  # type: ignore[arg-type]
-        scaled = scaled.reshape(-1, *self.action_space.shape)  # type: ignore[misc]
+        scaled, _ = actor.act(self._last_obs, noise if noise is None else noise[0])
+        scaled = scaled.reshape(-1, *(self.action_space.shape or ()))
         if action_noise is not None:
             scaled = np.clip(scaled + action_noise(), -1, 1)
         return self.policy.unscale_action(scaled), np.array(scaled)
@@ -344,7 +345,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         self,
         replay_buffer: Any,
         buffer_action: np.ndarray,
-        new_obs: Any,
+        new_obs: np.ndarray | dict[str, np.ndarray],
         reward: np.ndarray,
         dones: np.ndarray,
         infos: Infos,

@@ -46,7 +46,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
     It trains with compiled functions where these compute the same as SB3, and with SB3's code elsewhere: see `plan`.
     """
 
-    _locals_of_learn: ClassVar[dict[str, Any]] = {"iteration": 0}
+    _locals_of_learn: ClassVar[dict[str, object]] = {"iteration": 0}
     # The classes of rollout buffers that a compiled rollout can fill and a compiled update can read.
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RolloutBuffer, DictRolloutBuffer)
     # Whether the policy supports action masks; `_masks`: whether they are used now.

@@ -31,7 +31,7 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
         is_hindsight = self.replay_buffer_class is SB3sHerReplayBuffer
         knows_class = self.replay_buffer_class in SB3S_BUFFERS and (self.env is not None or not is_hindsight)
         if self.engine != "torch" and self.replay_buffer is None and knows_class:
-            arguments: dict[str, Any] = {}
+            arguments: dict[str, object] = {}
             ours: type[Any] = ReplayBuffer
             if is_hindsight:
                 ours, arguments = HerReplayBuffer, {"env": self.env}
@@ -81,7 +81,7 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
 
 
 def add_quickly(
-    buffer: Any, obs: Any, next_obs: Any, action: Any, reward: object, dones: object, infos: object
+    buffer: Any, obs: object, next_obs: object, action: object, reward: object, dones: object, infos: object
 ) -> None:
     """Add a step in which no episode ended, as SB3's `_store_transition`, without another copy and loop."""
     if isinstance(next_obs, dict):

@@ -62,9 +62,9 @@ class Predictor:
         self._actor = _actor_of(policy, self._snapshot, asked_device) if compiles else None
         self._asked_device, self._chooses = asked_device, self._actor is not None and accelerator() is not None
         self._actors: dict[int, Actor] = {}  # by the number of observations, if that decides where they act
-        self._calls: collections.Counter[Any] = collections.Counter()
-        self._compiling: dict[Any, Future[object]] = {}
-        self._compiled: set[Any] = set()
+        self._calls: collections.Counter[object] = collections.Counter()
+        self._compiling: dict[object, Future[object]] = {}
+        self._compiled: set[object] = set()
         self._draw: NoiseSource | None = None
         if self._actor is not None and not draws_nothing(self._actor.network):
             self._draw = NoiseSource(self._actor.network)
@@ -89,7 +89,7 @@ class Predictor:
         state: object = None,
         episode_start: object = None,
         action_masks: object = None,
-    ) -> tuple[Any, Any] | None:
+    ) -> tuple[Any, object] | None:
         """Return the actions for one observation or a batch, and the next state; None if SB3's code is needed.
 
         SB3's code is needed until the function is compiled, and where it is to raise an error.
@@ -113,7 +113,7 @@ class Predictor:
                     return self._predict_tensors(observation, array_type is jax.Array, deterministic, *further)
             if isinstance(observation, tuple):  # nearly always what `env.reset()` of Gymnasium returns
                 return None
-            shapes: Any = tuple(getattr(leaf, "shape", None) for leaf in leaves)
+            shapes: tuple[object, ...] = tuple(getattr(leaf, "shape", None) for leaf in leaves)
         else:
             shapes = observation.shape
         key = shapes, deterministic, action_masks is not None
@@ -129,7 +129,7 @@ class Predictor:
         action = as_sb3_gives(action, self._policy.action_space)
         return (action if is_batch else action.squeeze(axis=0)), self._state_after(state, memory)
 
-    def _seen(self, batch: Any, state: Any, episode_start: Any, action_masks: Any) -> Observation | None:
+    def _seen(self, batch: Any, state: Any, episode_start: object, action_masks: object) -> Observation | None:
         """Return the policy's input: a batch of observations or tensors, with action masks or the recurrent state.
 
         None: the other arguments have such shapes or types that SB3's code must refuse them, or can use them.
@@ -156,11 +156,11 @@ class Predictor:
         # For one observation `episode_start` may also be a bool, such as Gymnasium's `terminated or truncated`.
         if starts is None or starts.size != num or not (starts.dtype == bool or np.isin(starts, (0, 1)).all()):
             return None
-        memory: Any = tuple(part.astype(np.float32, copy=False).swapaxes(0, 1) for part in parts)
+        memory = tuple(part.astype(np.float32, copy=False).swapaxes(0, 1) for part in parts)
         return Recalled(batch, {"pi": memory, "vf": memory}, starts.astype(bool).reshape(num))
 
     @staticmethod
-    def _state_after(state: Any, memory: Memory | None) -> Any:
+    def _state_after(state: object, memory: Memory | None) -> object:
         """Return the next state as sb3-contrib does. A policy without recurrent state gets back what was passed."""
         return state if memory is None else tuple(np.array(part).swapaxes(0, 1) for part in memory["pi"])
 
@@ -190,7 +190,7 @@ class Predictor:
         self._compiled.add(key)
         return True
 
-    def _batch_of(self, observation: Any) -> tuple[Any, bool]:
+    def _batch_of(self, observation: Any) -> tuple[Arrays, bool]:
         """Return NumPy arrays with a leading axis, and whether the observation had that axis.
 
         Raises:
@@ -261,12 +261,12 @@ class Predictor:
             action = action.to(first.device, torch.int64 if is_index else torch.float32)
         return (action if is_batch else action[0]), state
 
-    def _by_pytorch(self, batch: Any, deterministic: bool, state: object, seen: object) -> tuple[torch.Tensor, Any]:
+    def _by_pytorch(self, batch: Any, deterministic: bool, state: object, seen: object) -> tuple[torch.Tensor, object]:
         policy, space = self._policy, self._policy.action_space
         policy.set_training_mode(False)
         with torch.no_grad():
             seen, mask = unmasked(seen)
-            further: dict[str, Any] = {} if mask is None else {"action_masks": mask}
+            further: dict[str, object] = {} if mask is None else {"action_masks": mask}
             if isinstance(seen, Recalled):
                 memory = (torch.tensor(part.swapaxes(0, 1), device=policy.device) for part in seen.memory["pi"])
                 starts = torch.tensor(seen.episode_start, dtype=torch.float32, device=policy.device)

@@ -65,7 +65,7 @@ def export_actor(policy: BasePolicy) -> ExportedActor:
 def export_acting(policy: BasePolicy) -> ExportedPolicy | ExportedActor:
     """Translate what a policy of any kind computes in `predict`, unless it overrides how actions are chosen."""
     if isinstance(policy, ActorCriticPolicy) or is_maskable(policy):
-        require_sb3s_predict(policy)  # type: ignore[arg-type]
+        require_sb3s_predict(policy)
         return export_policy(policy)  # type: ignore[arg-type]
     return export_actor(policy)
 

@@ -93,7 +93,7 @@ def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> Non
     require_same_gradients(policy, network.modules, policy.optimizer, network.learnt_elsewhere)
 
 
-def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
+def require_sb3s_predict(policy: nn.Module) -> None:
     """Refuse policies that override how `predict` chooses actions."""
     require_methods(policy, _base(policy), PREDICTION)
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from bridge.translate.pytorch.modules import aligned
+from jaxenvs.learn.interfaces import Array
 
 # What refers to the storage of a tensor that nothing else shares: the tensor, and the object that asks.
 ALONE = 2
@@ -101,7 +102,7 @@ class Vector:
             self._copy[part] = numbers
         return self._copy
 
-    def write(self, vector: object, as_read: bool = False) -> None:
+    def write(self, vector: Array | tuple[Array, ...], as_read: bool = False) -> None:
         """Write a vector, or the tuple of its parts, into the tensors.
 
         Args:
@@ -123,7 +124,7 @@ class Vector:
             parts = [whole[part].view_as(tensor) for part, tensor in zip(self._slices, self.tensors)]
             torch._foreach_copy_(self.tensors, parts)
 
-    def _put(self, memory: np.ndarray, vector: Any) -> None:
+    def _put(self, memory: np.ndarray, vector: Array | tuple[Array, ...]) -> None:
         if isinstance(vector, tuple):
             self._map(np.copyto, self.parts(memory), vector)
         else:
@@ -132,14 +133,14 @@ class Vector:
     def _map(self, function: Callable[..., object], *arguments: Iterable[object]) -> list[Any]:
         return [*(_POOL.map if self.length >= LONG else map)(function, *arguments)]
 
-    def num_nan(self, vector: Any) -> int:
+    def num_nan(self, vector: Array | tuple[Array, ...]) -> int:
         """Return how many numbers of a vector, or of the tuple of its parts, are NaN."""
         # The sum is NaN if any number is, and computing it takes a third of the time.
         total = sum(self._map(np.sum, vector)) if isinstance(vector, tuple) else vector.sum()
         parts = vector if isinstance(vector, tuple) else self.parts(vector)
         return sum(int(np.isnan(part).sum()) for part in parts) if np.isnan(total) else 0
 
-    def require_length(self, vector: Any) -> None:
+    def require_length(self, vector: Array | tuple[Array, ...]) -> None:
         """Raise a ValueError if a vector, or the tuple of its parts, has another length."""
         if isinstance(vector, tuple):
             if (sizes := [part.size for part in vector]) != self.sizes:
@@ -152,7 +153,7 @@ class Vector:
         firsts: list[float] = vector[self._starts].tolist()
         return firsts
 
-    def parts(self, vector: np.ndarray) -> list[np.ndarray]:
+    def parts(self, vector: Array) -> list[Any]:
         """Return the parts of a vector that belong to the tensors, which leaves out the gaps."""
         return [vector[part] for part in self._slices]
 

@@ -35,7 +35,7 @@ def definition_of(function: types.FunctionType) -> Definition | None:
     return found[0] if len(found) == 1 else None
 
 
-def _is_inside(at: Any, node: ast.FunctionDef | ast.Lambda) -> bool:
+def _is_inside(at: tuple[Any, ...], node: ast.FunctionDef | ast.Lambda) -> bool:
     body: Any = node.body
     line, end_line, column, end_column = at
     start, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
