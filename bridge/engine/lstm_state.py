@@ -28,6 +28,11 @@ def _swapped(part: torch.Tensor) -> np.ndarray:
     return np.array(array.swapaxes(0, 1), order="C")
 
 
+def keep_memory(algorithm: Any, memory: Memory) -> None:
+    """Let a model continue from a recurrent state."""
+    algorithm._last_lstm_states = to_states(algorithm, memory)
+
+
 def to_states(algorithm: Any, memory: Memory) -> Any:
     """Return a recurrent state as RNNStates, of the model's class and on its device."""
 

@@ -75,12 +75,12 @@ def read_rollout(buffer: RolloutBuffer) -> Rollout:
       RuntimeError: a Discrete or MultiDiscrete observation is out of range, as in SB3.
     """
 
-    def field(array: Any) -> Any:
+    def field(array: np.ndarray) -> Any:
         if not buffer.generator_ready:
             return array
         return array.reshape(buffer.n_envs, buffer.buffer_size, *array.shape[1:]).swapaxes(0, 1)
 
-    def scalar(array: Any) -> Any:
+    def scalar(array: np.ndarray) -> Any:
         return field(array).reshape(buffer.buffer_size, buffer.n_envs)
 
     def state(name: str) -> Any:

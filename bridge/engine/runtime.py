@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -69,15 +68,15 @@ def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
         mallopt(M_TRIM_THRESHOLD, 2 * most_from_heap)
 
 
-def compile_meanwhile(function: Callable[..., object], *arguments: object) -> Future[object]:
+def compile_meanwhile(function: jax.stages.Wrapped, *arguments: object) -> Future[object]:
     """Compile a jitted function in a thread, so that a later call with such arguments finds it compiled.
 
     It is traced here, in the calling thread, whose contexts (`jax.enable_x64`, ...) are part of what is compiled. An
     error in the thread is raised again by that later call, so the result need not be read.
     """
-    lowered = function.lower(*arguments)  # type: ignore[attr-defined]
+    lowered = function.lower(*arguments)
     pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
-    compiling = pool.submit(lowered.compile)
+    compiling: Future[object] = pool.submit(lowered.compile)
     pool.shutdown(wait=False)
     return compiling
 

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bridge.engine.lstm_state import Memory, to_states
+from bridge.engine.lstm_state import Memory, keep_memory
 from bridge.engine.runtime import to_host
 from bridge.sb3 import Algorithm
 from bridge.vec_env.compiled_functions import Outputs
@@ -68,7 +68,7 @@ class FinalState(NamedTuple):
         observation = in_dtypes_of(algorithm._last_obs, to_host(self.observation))
         algorithm._last_obs = jax.tree.map(np.array, observation)
         if self.memory is not None:
-            algorithm._last_lstm_states = to_states(algorithm, to_host(self.memory))  # type: ignore[attr-defined]
+            keep_memory(algorithm, to_host(self.memory))
         if len(steps.dones):
             algorithm._last_episode_starts = np.array(steps.dones[-1])
 

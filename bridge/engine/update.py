@@ -76,7 +76,7 @@ def compiled_update(
             state, metrics = settings.updates(networks, of_each, state, data, noise, first=first)
         return state, jax.random.key_data(key), metrics
 
-    def update(*given: object) -> Any:
+    def update(*given: object) -> object:
         return run_on(mesh, compute, None if mesh is None else layouts(mesh)[1], *given)
 
     return bound(jax.jit(update, compiler_options=compiler_options(in_order=sequential)))

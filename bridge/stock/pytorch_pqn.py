@@ -125,7 +125,8 @@ class PQNPolicy(ActorCriticPolicy):
         self.value_net: Any = Largest()
         # The share of random actions: a parameter, so that it is where the weights are. Its gradient is 0.
         self.exploration_rate = nn.Parameter(torch.ones(1))
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+        make: Callable[..., torch.optim.Optimizer] = self.optimizer_class
+        self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         names = ("use_sde", "log_std_init", "squash_output", "full_std", "use_expln", "ortho_init")

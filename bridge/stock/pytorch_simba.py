@@ -7,12 +7,13 @@ jaxenvs is installed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.sac.policies import SACPolicy
-from stable_baselines3.td3.policies import TD3Policy
+from stable_baselines3.td3.policies import Actor, TD3Policy
 from torch import nn
 
 # Widths of the paper: the actor's, and the critics'.
@@ -37,7 +38,7 @@ class ResidualBlock(nn.Module):
         return changed
 
 
-def residual(inputs: int, sizes: Any, *last: nn.Module) -> nn.Sequential:
+def residual(inputs: int, sizes: Sequence[int], *last: nn.Module) -> nn.Sequential:
     """Return a linear layer, residual blocks, a layer norm and the last layers of a network.
 
     Raises:
@@ -66,23 +67,27 @@ class SimbaActorCriticPolicy(ActorCriticPolicy):
 class SimbaOffPolicy:
     """Gives a policy of SAC or TQC, before which it is mixed in, residual blocks."""
 
+    critic_kwargs: dict[str, Any]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"net_arch": {"pi": [*ACTOR], "qf": [*CRITIC]}, **kwargs})
 
     def make_actor(self, *args: Any, **kwargs: Any) -> Any:
         """Return the actor, as SB3 makes it, with residual blocks."""
-        actor = super().make_actor(*args, **kwargs)  # type: ignore[misc]
+        sb3s: Any = super()
+        actor = sb3s.make_actor(*args, **kwargs)
         actor.latent_pi = residual(actor.features_dim, actor.net_arch)
-        return actor.to(self.device)  # type: ignore[attr-defined]
+        return actor.to(sb3s.device)
 
     def make_critic(self, *args: Any, **kwargs: Any) -> Any:
         """Return the critics, as SB3 makes them, with residual blocks."""
-        critic = super().make_critic(*args, **kwargs)  # type: ignore[misc]
-        sizes = self.critic_kwargs["net_arch"]  # type: ignore[attr-defined]
+        sb3s: Any = super()
+        critic = sb3s.make_critic(*args, **kwargs)
+        sizes = self.critic_kwargs["net_arch"]
         for index, network in enumerate(critic.q_networks):
             critic.q_networks[index] = residual(network[0].in_features, sizes, network[-1])
             setattr(critic, f"qf{index}", critic.q_networks[index])
-        return critic.to(self.device)  # type: ignore[attr-defined]
+        return critic.to(sb3s.device)
 
 
 class SimbaSACPolicy(SimbaOffPolicy, SACPolicy):
@@ -92,7 +97,7 @@ class SimbaSACPolicy(SimbaOffPolicy, SACPolicy):
 class SimbaTD3Policy(SimbaOffPolicy, TD3Policy):
     """SimBa policy for TD3 and DDPG."""
 
-    def make_actor(self, *args: Any, **kwargs: Any) -> Any:
+    def make_actor(self, *args: Any, **kwargs: Any) -> Actor:
         """Return the actor, as SB3 makes it, with residual blocks."""
         actor = TD3Policy.make_actor(self, *args, **kwargs)
         actor.mu = residual(actor.features_dim, actor.net_arch, *list(actor.mu)[-2:])

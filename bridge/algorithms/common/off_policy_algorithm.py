@@ -57,7 +57,6 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     _collects_on_jax = False
     _steps_on_jax = 0
     _settings_on_jax: tuple[OffPolicySettings, OffPolicySettings] | None = None
-    _last_obs: np.ndarray | dict[str, np.ndarray]  # None only before the first reset
     _noise_on_jax: jax_steps.NoiseAhead | None = None
     # Whether SB3's `train` counts each update before it samples for it, rather than all updates at its end.
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from stable_baselines3.common.buffers import ReplayBuffer as SB3sReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.save_util import save_to_pkl
@@ -23,6 +26,7 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
     """Mixin for off-policy algorithms that use bridge's replay buffers. It is placed before the SB3 class."""
 
     engine: str
+    _last_obs: np.ndarray | dict[str, np.ndarray]  # None only before the first reset
 
     def _setup_model(self) -> None:
         # The buffer is created before SB3 would create one. `replay_buffer_class` still names SB3's class, so that a
@@ -32,7 +36,7 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
         knows_class = self.replay_buffer_class in SB3S_BUFFERS and (self.env is not None or not is_hindsight)
         if self.engine != "torch" and self.replay_buffer is None and knows_class:
             arguments: dict[str, object] = {}
-            ours: type[Any] = ReplayBuffer
+            ours: Callable[..., SB3sReplayBuffer] = ReplayBuffer
             if is_hindsight:
                 ours, arguments = HerReplayBuffer, {"env": self.env}
             if self.replay_buffer_class is None and getattr(self, "n_steps", 1) > 1:

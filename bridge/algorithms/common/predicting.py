@@ -129,19 +129,20 @@ class Predictor:
         action = as_sb3_gives(action, self._policy.action_space)
         return (action if is_batch else action.squeeze(axis=0)), self._state_after(state, memory)
 
-    def _seen(self, batch: Any, state: Any, episode_start: object, action_masks: object) -> Observation | None:
+    def _seen(self, batch: Arrays, state: Any, episode_start: object, action_masks: object) -> Observation | None:
         """Return the policy's input: a batch of observations or tensors, with action masks or the recurrent state.
 
         None: the other arguments have such shapes or types that SB3's code must refuse them, or can use them.
         """
         num = _length(batch)
+        seen: Arrays | Masked = batch
         if action_masks is not None:
             masks = _as_numbers(action_masks)
             if masks is None or masks.size != num * (self._mask_size or 0):
                 return None
-            batch = Masked(batch, masks.astype(bool).reshape(num, -1))
+            seen = Masked(batch, masks.astype(bool).reshape(num, -1))
         if not self._is_recurrent:
-            return batch  # type: ignore[no-any-return]
+            return seen
         policy: Any = self._policy
         layers, _, size = policy.lstm_hidden_state_shape
         parts: list[Any] = [np.zeros((layers, num, size))] * 2
@@ -157,7 +158,7 @@ class Predictor:
         if starts is None or starts.size != num or not (starts.dtype == bool or np.isin(starts, (0, 1)).all()):
             return None
         memory = tuple(part.astype(np.float32, copy=False).swapaxes(0, 1) for part in parts)
-        return Recalled(batch, {"pi": memory, "vf": memory}, starts.astype(bool).reshape(num))
+        return Recalled(seen, {"pi": memory, "vf": memory}, starts.astype(bool).reshape(num))
 
     @staticmethod
     def _state_after(state: object, memory: Memory | None) -> object:
@@ -208,7 +209,7 @@ class Predictor:
     def _can_act(self, deterministic: bool) -> bool:
         return self._actor is not None and (deterministic or self._actor.network.exploration is None)
 
-    def _arguments(self, seen: Observation, num: int, deterministic: bool) -> tuple[Any, ...]:
+    def _arguments(self, seen: Observation, num: int, deterministic: bool) -> tuple[Any, object, object, object]:
         """Return the compiled function and its arguments, for `num` observations."""
         assert self._actor is not None
         actor = self._actor_for(num) if self._chooses else self._actor

@@ -36,17 +36,17 @@ from bridge.originals import has_own_methods, replaced
 from bridge.self_play.self_play_callback import SelfPlayCallback
 
 
-def _until_call(callback: Any, freq: float) -> float:
+def _until_call(callback: BaseCallback, freq: float) -> float:
     """Return how many calls come before the next one for which `n_calls % freq` is 0."""
     # With a frequency of 0, SB3 divides by it in the next step.
     return abs(freq) - 1 - callback.n_calls % abs(freq) if freq else 0
 
 
-def _until_evaluation(callback: Any, *_: int) -> float:
+def _until_evaluation(callback: EvalCallback, *_: int) -> float:
     return _until_call(callback, callback.eval_freq) if callback.eval_freq > 0 else sys.maxsize
 
 
-def _until_timesteps(callback: Any, num_timesteps: int, num_envs: int) -> float:
+def _until_timesteps(callback: EveryNTimesteps, num_timesteps: int, num_envs: int) -> float:
     left: float = callback.n_steps - (num_timesteps - callback.last_time_trigger)
     return -(-left // num_envs) - 1
 

@@ -96,7 +96,7 @@ def compiled_function(mesh: Mesh | None) -> jax.stages.Wrapped:
     million rows would take longer than an update.
     """
 
-    def train(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, *given: Any) -> Any:
+    def train(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, *given: Any) -> object:
         replay, environments = given[4:6]
         specs = None if mesh is None else _specs(mesh, replay, environments)
         return run_on(mesh, functools.partial(_train, policy, optimizers), specs, *given)

@@ -140,7 +140,7 @@ def _iterations(
 
     network = collecting.network
 
-    def iterate(carry: Any, number: jax.Array, _: None) -> Any:
+    def iterate(carry: Any, number: jax.Array, _: None) -> tuple[object, object]:
         now = jax.tree.map(lambda leaf: leaf[number].astype(dtype), settings)
         (learner, collector, key), _ = carry
         # An iteration uses the same keys as a rollout and an update that are compiled separately.
@@ -167,11 +167,11 @@ def _compiled_functions(mesh: Mesh | None) -> tuple[jax.stages.Wrapped, jax.stag
     JAX keeps the code for each structure of arguments, so models of one shape share it.
     """
 
-    def rollout(params: jax.Array, collecting: Collecting) -> Any:
+    def rollout(params: jax.Array, collecting: Collecting) -> object:
         final_state, same, many, _ = _specs(mesh, collecting)
         return run_on(mesh, _rollout, (final_state, (same, many, many)), params, collecting)
 
-    def iterations(optimizers: ExportedOptimizers, *given: Any) -> Any:
+    def iterations(optimizers: ExportedOptimizers, *given: Any) -> object:
         final_state, same, many, kept = _specs(mesh, given[-1])
         iterate = functools.partial(_iterations, optimizers)
         return run_on(mesh, iterate, (final_state, (same, many, same, (kept, same, same))), *given)

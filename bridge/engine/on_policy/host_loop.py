@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import Actor
 from bridge.engine.callbacks.known import needs_rollouts, shows_ends
-from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
+from bridge.engine.lstm_state import Memory, keep_memory, of_states, read_memory, to_states
 from bridge.engine.on_policy.device_arrays import DeviceArrays
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
@@ -149,7 +149,7 @@ class HostRollout:
         self._store(step, observation, seen, actions, rewards)
         algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
         if before is not None and step == self._n_steps - 1:
-            algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
+            keep_memory(algorithm, self._memory)
         if rest:  # PyTorch has acted
             self._buffer.values[step], self._buffer.log_probs[step] = rest
         elif self._runs_user_code or (self._shows_ends and ended):
@@ -174,7 +174,7 @@ class HostRollout:
         self._actor = None
         self._leave_device()
         if self._memory is not None:
-            algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
+            keep_memory(algorithm, self._memory)
 
     def _seen(self, observation: Arrays) -> Observation:
         """Return the policy's input: the observation, with action masks or the recurrent state if there are any."""

@@ -140,13 +140,13 @@ class _Acting:
         if vars(self._algorithm.policy).get("forward") == self._forward:
             del vars(self._algorithm.policy)["forward"]
 
-    def _forward(self, obs: object, *arguments: Any, **further: object) -> Any:
+    def _forward(self, obs: object, *arguments: Any, **further: object) -> object:
         policy = self._algorithm.policy
         if obs is not self._armed or torch.is_grad_enabled() or arguments[2:] or further.get("deterministic"):
             return type(policy).forward(policy, obs, *arguments, **further)
         self.disarm()
         self._armed = None
-        observation: Any = self._algorithm._last_obs
+        observation = self._algorithm._last_obs
         if (masks := further.get("action_masks")) is not None:
             observation = Masked(observation, np.asarray(masks).reshape(self._env.num_envs, -1))
         if arguments:

@@ -162,7 +162,7 @@ def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Paramete
 class Interpreter(fx.Interpreter):
     """Interpreter that runs a recorded graph in PyTorch."""
 
-    def results(self, *args: object) -> Any:
+    def results(self, *args: object) -> object:
         """Run the graph, as `run` does, but without its progress bar, for whose lock other threads wait.
 
         An exception of a signal handler between its two parts leaves the lock taken for ever.
@@ -201,7 +201,7 @@ class _Recorder(GraphAppendingTracer):
         """Return what stands for the result of a node."""
         return _Proxy(node, self)
 
-    def input(self, index: int, example: object) -> Any:
+    def input(self, index: int, example: object) -> object:
         proxy: Any = self.proxy(self.create_node("placeholder", f"input_{index}", (), {}))
         return {key: proxy[key] for key in example} if isinstance(example, dict) else proxy
 
