@@ -11,7 +11,6 @@ import dataclasses
 import importlib
 import importlib.util
 import sys
-from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 
@@ -75,7 +74,7 @@ class AlgorithmSpec:
         return found
 
     @property
-    def imported(self) -> tuple[Any, ...]:
+    def imported(self) -> tuple[type[BaseAlgorithm], ...]:
         """The algorithm's class and the class in PyTorch, as far as their modules have been imported."""
         modules = (sys.modules.get(self.module), sys.modules.get(self.stock or self.library))
         return tuple(getattr(module, self.name) for module in modules if hasattr(module, self.name))

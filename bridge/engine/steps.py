@@ -119,7 +119,7 @@ class Environments:
         own = {"env_state": per_env, "wrapper_states": self._layouts(per_env, same), "observation": per_env}
         return dataclasses.replace(self, venv=venv, lstm_states=None if self.lstm_states is None else per_env, **own)
 
-    def layout_of_final_state(self, per_env: Any, same: Any) -> FinalState:
+    def layout_of_final_state(self, per_env: Any, same: object) -> FinalState:
         """Return how the arrays of `final_state` are divided over devices, with the arguments of `layout`."""
         return FinalState(per_env, self._layouts(per_env, same), per_env, None if self.lstm_states is None else per_env)
 

@@ -25,7 +25,7 @@ from sb3_contrib.common.recurrent.type_aliases import RNNStates
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
+from stable_baselines3.common.type_aliases import MaybeCallback, RolloutBufferSamples, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -59,7 +59,7 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
             distribution.apply_masking(self._action_masks)
         return distribution
 
-    def forward(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """Return actions, values, log-probabilities and LSTM states, as sb3-contrib's `forward`."""
         with self._masking(action_masks):
             return super().forward(*args, **kwargs)
@@ -80,9 +80,7 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         with self._masking(action_masks):
             return super()._predict(*args, **kwargs)
 
-    def predict(
-        self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any
-    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+    def predict(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> tuple[np.ndarray, Any]:
         """Return actions and LSTM states, as sb3-contrib's `predict`."""
         with self._masking(action_masks):
             return super().predict(*args, **kwargs)
@@ -111,7 +109,7 @@ class _WithMasks(RolloutBuffer):
     mask_dims: int
     pad: Callable[[np.ndarray], torch.Tensor]
 
-    def get(self, batch_size: int | None = None) -> Generator[Any, None, None]:
+    def get(self, batch_size: int | None = None) -> Generator[RolloutBufferSamples, None, None]:
         if self.full and not self.generator_ready:
             self.action_masks = self.swap_and_flatten(self.action_masks)
         yield from super().get(batch_size)

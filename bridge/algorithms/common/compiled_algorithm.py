@@ -189,7 +189,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     @with_own_settings
     def _predict(
         self, observation: object, state: object, episode_start: object, deterministic: bool, **further: object
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, object]:
         """Return the actions and the state: compiled if the policy has a translation, otherwise by SB3's code.
 
         Args:
@@ -204,7 +204,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     def _predict_by_sb3(
         self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: object
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, object]:
         return super().predict(observation, state, episode_start, deterministic, **further)
 
     # --- Random numbers, files, pickles -------------------------------------------------------------------------

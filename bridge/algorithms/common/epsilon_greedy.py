@@ -72,7 +72,7 @@ class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
 
     def _predict_by_sb3(
         self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: object
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, object]:
         # SB3's `predict` of the algorithm would explore a second time.
         return self.policy.predict(observation, state, episode_start, deterministic, **further)
 

@@ -165,9 +165,7 @@ class Predictor:
         """Return the next state as sb3-contrib does. A policy without recurrent state gets back what was passed."""
         return state if memory is None else tuple(np.array(part).swapaxes(0, 1) for part in memory["pi"])
 
-    def _compile(
-        self, observation: object, key: tuple[object, bool, bool], further: tuple[object, object, object]
-    ) -> bool:
+    def _compile(self, observation: object, key: tuple[object, bool, bool], further: tuple[object, ...]) -> bool:
         """Return whether the compiled function for a key is ready. Start compiling it after enough calls.
 
         Args:
@@ -227,8 +225,8 @@ class Predictor:
         return self._actors[num]
 
     def _predict_tensors(
-        self, observation: Any, is_jax: bool, deterministic: bool, state: Any, episode_start: Any, action_masks: Any
-    ) -> tuple[Any, Any]:
+        self, observation: Any, is_jax: bool, deterministic: bool, state: Any, episode_start: Any, action_masks: object
+    ) -> tuple[Any, object]:
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation
         batch, is_batch = _as_batch(observation, self._policy.observation_space)
         compiles = self._can_act(deterministic) and (is_jax or first.device.type == "cpu")

@@ -69,7 +69,7 @@ def _train(
     """
     inner = environments.stepping()
 
-    def step(state: object, action: jax.Array) -> tuple[Any, VectorTimeStep, Any]:
+    def step(state: object, action: jax.Array) -> tuple[object, VectorTimeStep, object]:
         state, timestep, steps = inner(state, action)
         return state, timestep, (timestep.done, steps)
 

@@ -175,8 +175,7 @@ def _drawing_function(policy: OffPolicyPolicy) -> Callable[..., Any]:
             return Noise.draw(settings, policy, params, observation, key)
 
         num = num_at_once(jax.eval_shape(one, first), MOST_NOISE)
-        drawn: Noise = jax.vmap(one)(first + jnp.arange(num, dtype=jnp.int32))
-        return drawn
+        return jax.vmap(one)(first + jnp.arange(num, dtype=jnp.int32))
 
     return bound(jax.jit(draw, compiler_options=compiler_options()))
 

@@ -132,7 +132,7 @@ def _iterations(
     numbers: Numbers,
     learner: LearnerState,
     collecting: Collecting,
-) -> tuple[FinalState, Any]:
+) -> tuple[FinalState, tuple[object, ...]]:
     """Run `count` iterations, each with its settings. The results include whether each was free of NaN."""
     of_each = transformations(optimizers, numbers)
     dtype = jax.tree.leaves(learner.params)[0].dtype

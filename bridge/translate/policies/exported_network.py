@@ -93,7 +93,7 @@ def by_key(function: Callable[..., object], encoding: Encodings, *observation: A
     return {key: function(part, *(each[key] for each in observation)) for key, part in encoding}
 
 
-def from_host(encoding: Encodings, observation: Any) -> Any:
+def from_host(encoding: Encodings, observation: object) -> Any:
     """Check and convert the observations of a space, or of each key of a Dict space, as `Encoding.from_host` does."""
     return by_key(Encoding.from_host, encoding, observation)
 
@@ -153,9 +153,7 @@ class ExportedNetwork:
         """Return a batch of actions in their space's dtype. Box actions, given in [-1, 1], are scaled to the bounds."""
         return self.head.unscale(action) if self.head.kind == "box" else self.head.to_env(action)
 
-    def numbers(
-        self, params: Mapping[str, jax.Array], observation: object, *further: jax.Array, **options: object
-    ) -> Any:
+    def numbers(self, params: Mapping[str, jax.Array], observation: object, *further: jax.Array, **options: Any) -> Any:
         """Return what the module computes for a batch of observations.
 
         Args:

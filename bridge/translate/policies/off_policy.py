@@ -73,8 +73,7 @@ def export_acting(policy: BasePolicy) -> ExportedPolicy | ExportedActor:
 def acting_part(policy: BasePolicy) -> nn.Module:
     """Return the part of a policy that has the parameters of `export_acting`, in their order."""
     translation = _translation_of(policy)
-    part: nn.Module = policy if translation is None else getattr(policy, next(iter(translation.networks)))
-    return part
+    return policy if translation is None else getattr(policy, next(iter(translation.networks)))
 
 
 def acting_tensors(policy: BasePolicy, network: ExportedNetwork) -> list[torch.Tensor]:

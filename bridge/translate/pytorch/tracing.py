@@ -237,9 +237,7 @@ class _Recorder(GraphAppendingTracer):
             return self.create_node("get_attr", f"{path}.{name}", (), {})
         return self.create_arg(getattr(part, name))
 
-    def create_proxy(
-        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *rest: Any, **options: Any
-    ) -> fx.Proxy:
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> fx.Proxy:
         """Return torch.fx's proxy of a call, without a gradient where PyTorch computes none."""
         return self._differentiable(super().create_proxy(kind, target, args, kwargs, *rest, **options))
 
