@@ -110,7 +110,9 @@ class Actor:
         action, to_env, *memory = self.act_on_device(observation, noise)
         return np.asarray(action), np.asarray(to_env), *memory
 
-    def act_on_device(self, observation: Observation, noise: np.ndarray | None) -> tuple[Any, ...]:
+    def act_on_device(
+        self, observation: Observation, noise: np.ndarray | None
+    ) -> tuple[jax.Array, jax.Array, *tuple[dict[str, Memory], ...]]:
         """Return what `act` returns, with the actions as JAX arrays. Observations may be JAX arrays too."""
         observation = self.network.from_host(observation)
         action, to_env, was_nan, memory = self.compiled.act(self.params, observation, noise)

@@ -193,7 +193,7 @@ class _Moments:
         ]
         return self._structure.unflatten(leaves)
 
-    def _read(self, name: str, initial: np.ndarray, split: bool) -> Any:
+    def _read(self, name: str, initial: np.ndarray, split: bool) -> object:
         if name in self._vectors:
             return self._vectors[name].read(split)
         vector = initial.copy()

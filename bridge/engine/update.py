@@ -29,6 +29,7 @@ from jaxenvs.learn.interfaces import OnPolicyNetwork, Real
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.store.replay import TD_ERRORS
 
+Update = Callable[..., tuple[LearnerState, jax.Array, dict[str, jax.Array]]]
 Samples = ReplayBufferSamples | DictReplayBufferSamples | PrioritizedSamples
 
 
@@ -39,7 +40,7 @@ def compiled_update(
     sequential: bool,
     *,
     mesh: Mesh | None = None,
-) -> Callable[..., Any]:
+) -> Update:
     """Return the compiled update of a network.
 
     There is one for each network, because finding it by static arguments would take as long as a small update.
@@ -106,7 +107,7 @@ def rollout_update(
     return update, settings, learner.settings(), read_learner(learner, num_updates), rollout, key
 
 
-def _update_of(plan: Plan, learner: Learner, sequential: bool, mesh: Mesh | None = None) -> Callable[..., Any]:
+def _update_of(plan: Plan, learner: Learner, sequential: bool, mesh: Mesh | None = None) -> Update:
     optimizers = tuple(learner.exported.items())
     make = functools.partial(compiled_update, plan.network, optimizers, sequential, mesh=mesh)
     return plan.compiled(sequential, make)
@@ -148,7 +149,7 @@ def update_from_samples(
 
 
 def run_update(
-    plan: Plan, update: Callable[..., Any], *arguments: object
+    plan: Plan, update: Update, *arguments: object
 ) -> tuple[np.ndarray, dict[str, float], np.ndarray | None]:
     """Run a compiled update, and write its results back.
 

@@ -128,7 +128,7 @@ class PQNPolicy(ActorCriticPolicy):
         make: Callable[..., torch.optim.Optimizer] = self.optimizer_class
         self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
-    def _get_constructor_parameters(self) -> dict[str, Any]:
+    def _get_constructor_parameters(self) -> dict[str, object]:
         names = ("use_sde", "log_std_init", "squash_output", "full_std", "use_expln", "ortho_init")
         return {name: value for name, value in super()._get_constructor_parameters().items() if name not in names}
 

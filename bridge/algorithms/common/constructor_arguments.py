@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, TypedDict
 
-import gymnasium
 import torch
 from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.noise import ActionNoise
@@ -16,10 +15,11 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
+from bridge.sb3 import AnyEnv
 from jaxenvs import Environment, VectorEnv
 
 Policy: TypeAlias = str | type[BasePolicy]
-Env: TypeAlias = gymnasium.Env[Any, Any] | VecEnv | Environment[Any] | VectorEnv | str | None
+Env: TypeAlias = AnyEnv | VecEnv | Environment[Any] | VectorEnv | str | None
 
 
 class _Arguments(TypedDict, total=False):

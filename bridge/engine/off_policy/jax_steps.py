@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -137,7 +136,9 @@ def update(algorithm: OffPolicy, plan: Plan) -> tuple[dict[str, float], int]:
 
 
 @cached_by_device
-def _updating_function(policy: OffPolicyPolicy, optimizers: ExportedOptimizers) -> Callable[..., Any]:
+def _updating_function(
+    policy: OffPolicyPolicy, optimizers: ExportedOptimizers
+) -> Callable[..., tuple[LearnerState, Replay, dict[str, jax.Array], jax.Array]]:
     """Return the function that updates: the same arithmetic as in `driver.run`, without steps around it."""
 
     def compute(
@@ -164,7 +165,7 @@ def _updating_function(policy: OffPolicyPolicy, optimizers: ExportedOptimizers) 
 
 
 @cached_by_device
-def _drawing_function(policy: OffPolicyPolicy) -> Callable[..., Any]:
+def _drawing_function(policy: OffPolicyPolicy) -> Callable[..., Noise]:
     """Return the function that draws the noise of several iterations."""
 
     def draw(
@@ -215,7 +216,7 @@ def store_transition(
 
 
 @cached_by_device
-def _acting_function(policy: OffPolicyPolicy) -> Callable[..., Any]:
+def _acting_function(policy: OffPolicyPolicy) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array | None]]:
     """Return the function that acts, one for each policy, because finding it by static arguments would take long."""
 
     def act(

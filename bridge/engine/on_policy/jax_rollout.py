@@ -140,8 +140,11 @@ def _write(batch: object, at: tuple[int, int], observation: object) -> None:
         part[at] = np.asarray(value).reshape(part[at].shape)
 
 
+Compiled = Callable[..., tuple[jax.Array, ...]]
+
+
 @cached_by_device
-def _compiled_functions(network: OnPolicyNetwork) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compiled_functions(network: OnPolicyNetwork) -> tuple[Compiled, Compiled]:
     """Return the functions that draw the noise of a rollout, and that evaluate one, as `collect` does."""
 
     def noise(

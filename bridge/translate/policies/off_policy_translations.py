@@ -143,7 +143,7 @@ def _require_shape(network: Any, expected: tuple[int, ...], dtype: torch.dtype) 
         )
 
 
-def chained(part: str) -> Callable[..., object]:
+def chained(part: str) -> Callable[[Any, Encoded], object]:
     """Return a function that applies a part of a network to its features."""
     return lambda network, x: getattr(network, part)(network.features_extractor(x))
 
