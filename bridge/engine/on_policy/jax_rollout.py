@@ -140,11 +140,8 @@ def _write(batch: object, at: tuple[int, int], observation: object) -> None:
         part[at] = np.asarray(value).reshape(part[at].shape)
 
 
-Compiled = Callable[..., tuple[jax.Array, ...]]
-
-
 @cached_by_device
-def _compiled_functions(network: OnPolicyNetwork) -> tuple[Compiled, Compiled]:
+def _compiled_functions(network: OnPolicyNetwork) -> tuple[Callable[..., tuple[jax.Array, ...]], ...]:
     """Return the functions that draw the noise of a rollout, and that evaluate one, as `collect` does."""
 
     def noise(

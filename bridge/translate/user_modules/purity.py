@@ -345,8 +345,7 @@ class _Reading(ast.NodeVisitor):
 
     def _method(self, node: ast.Call, name: str, listed: set[str]) -> None:
         """Read a call of a method of a tensor, a number or a container."""
-        assert isinstance(node.func, ast.Attribute)
-        function = node.func
+        function: Any = node.func
         if name not in listed and not (name in FILLING and getattr(function.value, "id", "") in self._made):
             raise Impure(f"calls {name}(), which is not listed or changes something")
         self._purity.require_method(name)
