@@ -72,14 +72,14 @@ class SimbaOffPolicy:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"net_arch": {"pi": [*ACTOR], "qf": [*CRITIC]}, **kwargs})
 
-    def make_actor(self, *args: Any, **kwargs: Any) -> Any:
+    def make_actor(self, *args: object, **kwargs: object) -> Any:
         """Return the actor, as SB3 makes it, with residual blocks."""
         sb3s: Any = super()
         actor = sb3s.make_actor(*args, **kwargs)
         actor.latent_pi = residual(actor.features_dim, actor.net_arch)
         return actor.to(sb3s.device)
 
-    def make_critic(self, *args: Any, **kwargs: Any) -> Any:
+    def make_critic(self, *args: object, **kwargs: object) -> Any:
         """Return the critics, as SB3 makes them, with residual blocks."""
         sb3s: Any = super()
         critic = sb3s.make_critic(*args, **kwargs)

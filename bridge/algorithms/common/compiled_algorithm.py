@@ -354,7 +354,7 @@ def compiled(cls: Class) -> Class:
     return cls
 
 
-def as_vec_env(env: object) -> Any:
+def as_vec_env(env: object) -> object:
     """Return a JaxVecEnv for ids, Environments and VectorEnvs of jaxenvs; anything else unchanged."""
     if isinstance(env, str) and is_jax_id(env):
         return make_vec_env(env)

@@ -284,7 +284,7 @@ class HostRollout:
         truncated.clear()
 
 
-def _act_in_torch(algorithm: OnPolicy, observation: Any) -> tuple[Any, ...]:
+def _act_in_torch(algorithm: OnPolicy, observation: Any) -> tuple[object, ...]:
     policy, (observation, mask) = algorithm.policy, unmasked(observation)
     further: dict[str, object] = {} if mask is None else {"action_masks": mask}
     if isinstance(observation, Recalled):

@@ -73,7 +73,7 @@ class ExportedModule:
         parts = np.split(read_parameters(tensors), ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.inputs, parts, strict=True)}
 
-    def __call__(self, params: Params, *inputs: object, **options: Any) -> Any:
+    def __call__(self, params: Params, *inputs: object, **options: Any) -> object:
         """Return what `module(*inputs)` returns for a batch: an array, or a tuple of arrays.
 
         Args:
