@@ -140,7 +140,7 @@ def _iterations(
 
     network = collecting.network
 
-    def iterate(carry: Any, number: jax.Array, _: None) -> tuple[object, object]:
+    def iterate(carry: Any, number: jax.Array, _: None) -> tuple[Any, object]:
         now = jax.tree.map(lambda leaf: leaf[number].astype(dtype), settings)
         (learner, collector, key), _ = carry
         # An iteration uses the same keys as a rollout and an update that are compiled separately.
