@@ -38,7 +38,7 @@ REPLAY_BUFFER = "replay_buffer.pkl"
 METADATA = "metadata.json"
 
 
-def _position_of(model: BaseAlgorithm, random_state: dict[str, Any]) -> dict[str, Any]:
+def _position_of(model: BaseAlgorithm, random_state: dict[str, object]) -> dict[str, object]:
     """Return the state of a training that is neither in SB3's zip nor in a replay buffer.
 
     It has the state of the environments; for each wrapper around them, from the outermost on, the name of its class and
@@ -95,7 +95,7 @@ def save_checkpoint(model: BaseAlgorithm, path: str | Path, metadata: dict[str, 
 
 
 def _save_checkpoint(
-    model: BaseAlgorithm, path: str | Path, random_state: dict[str, Any], metadata: dict[str, Any] | None
+    model: BaseAlgorithm, path: str | Path, random_state: dict[str, object], metadata: dict[str, Any] | None
 ) -> None:
     arguments.instance("model", model, BaseAlgorithm, "a Stable-Baselines3 model")
     _require_path(path)
@@ -238,12 +238,12 @@ class RolloutCheckpoint(ScheduledCallback):
         return train_freq.frequency if train_freq.unit is TrainFrequencyUnit.STEP else None
 
 
-def _add_pickle(archive: zipfile.ZipFile, name: str, value: Any) -> None:
+def _add_pickle(archive: zipfile.ZipFile, name: str, value: object) -> None:
     with archive.open(name, "w", force_zip64=True) as file:
         pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
 
 
-def _require_path(path: Any) -> None:
+def _require_path(path: object) -> None:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a str or a Path, got {arguments.shown(path)}.")
 

@@ -54,20 +54,20 @@ log = logging.getLogger("jaxenvs.sb3")
 
 
 def make_vec_env(
-    env_id: str | Environment[Any] | Callable[..., Any],
+    env_id: str | Environment[Any] | Callable[..., object],
     n_envs: int = 1,
     seed: int | None = None,
     start_index: int = 0,
     monitor_dir: str | None = None,
-    wrapper_class: Callable[..., Any] | None = None,
-    env_kwargs: dict[str, Any] | None = None,
+    wrapper_class: Callable[..., object] | None = None,
+    env_kwargs: Mapping[str, object] | None = None,
     vec_env_cls: Callable[..., VecEnv] | None = None,
-    vec_env_kwargs: dict[str, Any] | None = None,
-    monitor_kwargs: dict[str, Any] | None = None,
-    wrapper_kwargs: dict[str, Any] | None = None,
+    vec_env_kwargs: Mapping[str, object] | None = None,
+    monitor_kwargs: Mapping[str, object] | None = None,
+    wrapper_kwargs: Mapping[str, object] | None = None,
     *,
     backend: str = "auto",
-    opponent: Any = None,
+    opponent: object = None,
     device: str = "auto",
 ) -> VecEnv:
     """Make a monitored VecEnv of JAX or Gymnasium environments, with the arguments of SB3's `make_vec_env`.
@@ -139,7 +139,7 @@ class _Asked:
     vec_env_kwargs: dict[str, Any]
     monitor_kwargs: dict[str, Any]
     wrapper_kwargs: dict[str, Any]
-    opponent: Any
+    opponent: object
     device: str
 
     def __post_init__(self) -> None:
@@ -195,7 +195,7 @@ def _make(asked: _Asked, backend: str) -> VecEnv:
         raise
 
 
-def _by_sb3(asked: _Asked, backend: str, vec_env_cls: Any) -> VecEnv:
+def _by_sb3(asked: _Asked, backend: str, vec_env_cls: Callable[..., VecEnv]) -> VecEnv:
     """Return the VecEnv that SB3's own `make_vec_env` makes."""
     if backend != "auto" or isinstance(asked.env_id, Environment):
         what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
@@ -316,7 +316,7 @@ def _monitored(vec_env: VecEnv, folder: str | None, kwargs: dict[str, Any]) -> V
         return VecMonitor(vec_env, None if folder is None else f"{folder}/monitor.csv", **kwargs)
 
 
-def _hint(env_id: Any) -> None:
+def _hint(env_id: object) -> None:
     """Log that jaxenvs or an installed EnvPool has the environment too, if so."""
     if isinstance(env_id, str):
         names = [env_id]
@@ -346,9 +346,9 @@ def _say_once(level: int, message: str) -> None:
     log.log(level, "%s", message)
 
 
-def _as_dict(name: str, value: Any) -> dict[str, Any]:
+def _as_dict(name: str, value: object) -> dict[str, Any]:
     return {} if value is None else dict(instance(name, value, Mapping, "a dict"))
 
 
-def _as_path(name: str, value: Any) -> str | None:
+def _as_path(name: str, value: object) -> str | None:
     return None if value is None else os.fspath(instance(name, value, (str, os.PathLike), "a str"))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 
-def get_random_state() -> dict[str, Any]:
+def get_random_state() -> dict[str, object]:
     """Return the states of the global generators of PyTorch (with CUDA, if it is in use), NumPy and Python."""
     state = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}  # noqa: NPY002
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -81,7 +81,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentIn
             raise UserError(f"--backend {backend} needs an environment of Gymnasium, but {env_id} is one of jaxenvs.")
         in_jax, threshold = made, jaxenvs.spec(target).reward_threshold if isinstance(target, str) else None
 
-        def make_jax(num_envs: int, seed: int, wrapper: Callable[..., Any] | None = None) -> VecEnv:
+        def make_jax(num_envs: int, seed: int, wrapper: Callable[..., object] | None = None) -> VecEnv:
             return make_vec_env(in_jax, num_envs, seed, wrapper_class=wrapper, backend="jax")
 
         return EnvironmentInfo("jax", *spaces, _has_time_limit(made), threshold, False, make_jax)
@@ -92,7 +92,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentIn
     spec, is_game = made.spec, "AtariEnv" in type(made.unwrapped).__name__
     has_limit = is_game or (spec is not None and spec.max_episode_steps is not None)
 
-    def make(num_envs: int, seed: int, wrapper: Callable[..., Any] | None = None, **further: Any) -> VecEnv:
+    def make(num_envs: int, seed: int, wrapper: Callable[..., object] | None = None, **further: object) -> VecEnv:
         wrap = AtariWrapper if is_game else wrapper
         return make_vec_env(
             target, num_envs, seed, wrapper_class=wrap, env_kwargs=env_kwargs | further, backend=backend
@@ -157,7 +157,7 @@ def _native(env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentInfo:
         spec = envpool.spec_of(name, (native_options({}) if is_game else {}) | env_kwargs)
     spaces = envpool.aligned(spec.observation_space, spec.action_space)
 
-    def make(num_envs: int, seed: int, wrapper: None = None, **further: Any) -> VecEnv:
+    def make(num_envs: int, seed: int, wrapper: None = None, **further: object) -> VecEnv:
         maker = make_atari_env if is_game else make_vec_env
         return maker(name, num_envs, seed, env_kwargs=env_kwargs | further, backend="native")
 

@@ -46,27 +46,27 @@ def take(batch: Any, env_indices: np.ndarray | slice) -> Any:
     return map_parts(lambda part: part[env_indices], batch)
 
 
-def stack(batch: Any, observations: Sequence[Any]) -> Any:
+def stack(batch: object, observations: Sequence[object]) -> Any:
     """Return a batch of single observations, copied, with the structure and dtypes of another batch."""
     return map_parts(lambda like, *parts: np.array(parts, like.dtype), batch, *observations)
 
 
-def write_rows(batch: Any, env_indices: np.ndarray, source: Any, at: Any) -> None:
+def write_rows(batch: object, env_indices: np.ndarray, source: object, at: Any) -> None:
     """Write the rows `at` of another batch into the rows `env_indices` of this one."""
 
-    def write(part: Any, other: Any) -> None:
+    def write(part: Any, other: object) -> None:
         part[env_indices] = (other if isinstance(other, torch.Tensor) else np.asarray(other))[at]
 
     map_parts(write, batch, source)
 
 
-def device_of(batch: Any) -> torch.device | None:
+def device_of(batch: object) -> torch.device | None:
     """Return where the tensors of a batch are; None if it is of arrays."""
     part = parts_of(batch)[0]
     return part.device if isinstance(part, torch.Tensor) else None
 
 
-def as_array(value: Any) -> np.ndarray:
+def as_array(value: object) -> np.ndarray:
     """Return a NumPy array of what may be a tensor, on any device. It shares memory with a tensor on the CPU."""
     return value.numpy(force=True) if isinstance(value, torch.Tensor) else np.asarray(value)
 

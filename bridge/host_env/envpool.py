@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ def spec_of(env_id: str, options: dict[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _named(env_id: str, options: dict[str, Any]) -> Iterator[None]:
+def _named(env_id: str, options: Mapping[str, object]) -> Iterator[None]:
     """Replace EnvPool's TypeError, which names arguments of a C++ function, by one that names the option."""
     try:
         yield

@@ -159,7 +159,7 @@ class GymVecEnv(HostVecEnv):
         self._is_reset = True
         return result
 
-    def as_arrays(self, observation: Any) -> Any:
+    def as_arrays(self, observation: object) -> Any:
         """Return observations that are tensors as new arrays, in the space's dtypes."""
         return map_parts(lambda dtype, part: np.array(as_array(part), dtype), self._dtypes, observation)
 
@@ -196,7 +196,7 @@ class GymVecEnv(HostVecEnv):
         self,
         ended: np.ndarray,
         first: Callable[[], tuple[Any, dict[str, Any]]] | None,
-        observation: Any,
+        observation: object,
         info: dict[str, Any],
         kept_info: dict[str, Any],
     ) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class GymVecEnv(HostVecEnv):
         )
         return None
 
-    def _owned(self, observation: Any) -> Any:
+    def _owned(self, observation: object) -> Any:
         """Return writable observations in the space's dtypes; a copy, if other code may write into their memory again.
 
         Such code must hold a reference to it. Call this with the observations in a single local variable.
@@ -249,7 +249,7 @@ class GymVecEnv(HostVecEnv):
         return map_parts(lambda dtype, part: convert(part, dtype), self._dtypes, observation)
 
     def _update_reset_infos(
-        self, env_indices: np.ndarray, info: dict[str, Any], rows: np.ndarray, num_rows: int
+        self, env_indices: np.ndarray, info: Mapping[str, object], rows: np.ndarray, num_rows: int
     ) -> None:
         if info or self._resets_have_infos:
             self._resets_have_infos = True
@@ -279,7 +279,7 @@ class GymVecEnv(HostVecEnv):
             return [values[index] for index in env_indices_of(indices, self.num_envs)]
         return super().get_attr(attr_name, indices)
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Set an attribute of each environment, or of the vector environment if there are no separate ones.
 
         Raises:
@@ -300,7 +300,7 @@ class GymVecEnv(HostVecEnv):
             super().set_attr(attr_name, value, indices)
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
         """Call a method of each environment.
 
@@ -341,7 +341,7 @@ class GymVecEnv(HostVecEnv):
 
     def _are_monitored(self) -> bool:
         """Return whether all environments are in Monitors, whose `episode` may count other rewards."""
-        core: Any = self.vector_env.unwrapped
+        core: object = self.vector_env.unwrapped
         if hasattr(core, "envs"):
             return all(is_wrapped(env, Monitor) for env in core.envs)
         # In other processes, a method of Monitor reveals it.

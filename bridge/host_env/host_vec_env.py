@@ -45,7 +45,7 @@ class HostVecEnv(BatchedVecEnv):
         self._is_reset = self._is_stepping = False
         super().__init__(num_envs, observation_space, action_space)
 
-    def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:
+    def reset(self, *args: object, **kwargs: object) -> VecEnvObs:
         """Start an episode in every environment. If a step is under way, wait for it and discard its result.
 
         Raises:
@@ -64,7 +64,7 @@ class HostVecEnv(BatchedVecEnv):
         self._is_reset = True
         return observation
 
-    def step_async(self, actions: Any) -> None:
+    def step_async(self, actions: object) -> None:
         """Start a step of all environments.
 
         Args:
@@ -105,7 +105,7 @@ class HostVecEnv(BatchedVecEnv):
             return [getattr(self._source, attr_name, None)] * count
         return [getattr(self._source, attr_name)] * count
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Set an attribute of the vector environment, for all environments.
 
         Raises:
@@ -118,7 +118,7 @@ class HostVecEnv(BatchedVecEnv):
         setattr(self._source, attr_name, value)
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
         """Raise AttributeError: there are no separate environments whose method could be called."""
         raise AttributeError(f"{self._source} has no single environments whose {method_name} could be called.")

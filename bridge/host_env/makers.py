@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -17,7 +17,7 @@ from jaxenvs.arguments import shown
 # would be sent by name, and looking them up imports JAX and PyTorch.
 
 
-def maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], AnyEnv]:
+def maker(env_id: object, kwargs: dict[str, Any]) -> Callable[[], AnyEnv]:
     """Return the function that makes one environment, with the parameters `kwargs`."""
     if not isinstance(env_id, str):
         if not callable(env_id) or isinstance(env_id, Environment):
@@ -40,9 +40,9 @@ def maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], AnyEnv]:
 def env_fn(
     make: Callable[[], AnyEnv],
     seed: int | None,
-    monitor_kwargs: dict[str, Any],
+    monitor_kwargs: Mapping[str, object],
     wrapper_class: Callable[..., Any] | None,
-    wrapper_kwargs: dict[str, Any],
+    wrapper_kwargs: Mapping[str, object],
 ) -> Callable[[], AnyEnv]:
     """Return the function that makes the environment of one index, in a Monitor if there are arguments for one.
 
@@ -71,16 +71,16 @@ def env_fn(
 class FirstMade:
     """A function that makes environments, and has already made one, which it returns first."""
 
-    def __init__(self, make: Callable[..., Any], env: Any) -> None:
+    def __init__(self, make: Callable[..., object], env: object) -> None:
         self.make = make
         self.unwrapped = getattr(env, "unwrapped", env)
         self._made = [env]
 
-    def __call__(self, **kwargs: Any) -> Any:
+    def __call__(self, **kwargs: object) -> Any:
         return self._made.pop() if self._made else self.make(**kwargs)
 
 
-def require_one(env: Any, n_envs: int, kwargs: dict[str, Any]) -> None:
+def require_one(env: object, n_envs: int, kwargs: Mapping[str, object]) -> None:
     """Raise a ValueError if an environment that has been made should be several, or have other arguments."""
     if n_envs > 1 or kwargs:
         given = f"n_envs = {n_envs}" if n_envs > 1 else f"env_kwargs = {kwargs}"

@@ -94,11 +94,11 @@ class _Probe(dict[str, Any]):
         self.was_read |= key == "reset_mask"
         return super().__getitem__(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         self.was_read |= key == "reset_mask"
         return super().get(key, default)
 
-    def pop(self, key: str, *default: Any) -> Any:
+    def pop(self, key: str, *default: object) -> Any:
         self.was_read |= key == "reset_mask"
         return super().pop(key, *default)
 

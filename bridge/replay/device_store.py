@@ -104,7 +104,7 @@ def to_host(replay: Replay, rows: buffers.ReplayBuffer) -> dict[str, Any]:
         leaf.delete()
         return array
 
-    def observations(tree: Any) -> Any:
+    def observations(tree: object) -> Any:
         # In the order of the space, because JAX sorts the keys of a dict.
         return map_leaves(lambda shape, space, leaf: moved(leaf, shape, space.dtype), *given, tree)
 
@@ -131,7 +131,7 @@ class _Memory:
         self.__array_interface__ = {"version": 3, "data": pointer, "shape": shape, "typestr": array.dtype.str}
 
 
-def _put(arrays: dict[Any, Any], name: Any, shape: tuple[int, ...], dtype: Any = None) -> jax.Array:
+def _put(arrays: dict[Any, Any], name: object, shape: tuple[int, ...], dtype: object = None) -> jax.Array:
     """Take an array out of a dict, and return its first rows as a JAX array whose memory may be donated."""
     array: np.ndarray | None = arrays.pop(name)
     assert array is not None

@@ -46,11 +46,11 @@ class OfflineData(Rows):
     @classmethod
     def from_episodes(
         cls,
-        episodes: Iterable[Any],
+        episodes: Iterable[object],
         observation_space: Space,
         action_space: Space,
         buffer_size: int | None = None,
-        **settings: Any,
+        **settings: object,
     ) -> Self:
         """Return a buffer that holds the given episodes.
 
@@ -104,7 +104,7 @@ class OfflineData(Rows):
         terminated: ArrayLike | None = None,
         next_observations: Any = None,
         buffer_size: int | None = None,
-        **settings: Any,
+        **settings: object,
     ) -> Self:
         """Return a buffer that holds arrays of steps, episode after episode.
 
@@ -161,7 +161,7 @@ class OfflineData(Rows):
         return buffer
 
     @classmethod
-    def from_minari(cls, dataset: Any, buffer_size: int | None = None, **settings: Any) -> Self:
+    def from_minari(cls, dataset: Any, buffer_size: int | None = None, **settings: object) -> Self:
         """Return a buffer that holds a dataset of Minari, episode by episode.
 
         Args:
@@ -204,7 +204,7 @@ class OfflineData(Rows):
         return buffer
 
 
-def _field(episode: Any, name: str, is_required: bool = True) -> Any:
+def _field(episode: object, name: str, is_required: bool = True) -> Any:
     found = episode.get(name) if isinstance(episode, Mapping) else getattr(episode, name, None)
     if found is None and is_required:
         raise ValueError(f"Each episode must have {name}, but a {type(episode).__name__} has none.")

@@ -73,7 +73,7 @@ class Rows(buffers.ReplayBuffer):
 
     # --- Storing --------------------------------------------------------------------------------------------------
 
-    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+    def add(self, obs: object, next_obs: object, action: object, reward: object, done: object, infos: object) -> None:
         """Store one step of every environment, as SB3's buffers do."""
         if self._files is not None:
             self._files.reserve(1)
@@ -316,7 +316,7 @@ class Rows(buffers.ReplayBuffer):
         return self._kept_store(), self._waiting
 
 
-def is_known(buffer: Any) -> bool:
+def is_known(buffer: object) -> bool:
     """Return whether a replay buffer is exactly one of bridge's classes: a subclass may override anything."""
     return isinstance(buffer, Rows) and type(buffer).__module__.startswith("bridge.replay.")
 

@@ -28,7 +28,7 @@ from jaxenvs.wrappers.action_masker import action_masks, has_action_masks
 class Outputs(NamedTuple):
     """The outputs of a step that the host reads: pytrees with the leading axis `num_envs`."""
 
-    observation: Any = ()
+    observation: object = ()
     reward: Any = ()
     done: Any = ()
     terminated: Any = ()
@@ -36,7 +36,7 @@ class Outputs(NamedTuple):
     episode_return: Any = ()
     episode_length: Any = ()
     final_info: Any = ()
-    info: Any = ()
+    info: object = ()
 
     @classmethod
     def of(cls, timestep: VectorTimeStep) -> Outputs:
@@ -101,7 +101,7 @@ class CompiledFunctions:
         self.unpack_state = self.state.unpack if mesh is None else self._jit(self.state.unpack, per_env)
         self.action_masks = self._jit(self._action_masks, own, per_env)
 
-    def _jit(self, function: Callable[..., Any], *specs: object, **options: Any) -> Any:
+    def _jit(self, function: Callable[..., object], *specs: object, **options: Any) -> Any:
         """Return a jitted function whose outputs have an axis of environments.
 
         `specs` are the layouts of its arguments over the devices of the mesh.

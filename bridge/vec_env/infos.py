@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,7 @@ def ended_infos(outputs: Outputs, at: Index, t_start: float) -> Infos:
     return infos
 
 
-def mark_ended(infos: Infos, terminated: list[bool], observations: list[Any]) -> None:
+def mark_ended(infos: Infos, terminated: list[bool], observations: Sequence[object]) -> None:
     """Write `TimeLimit.truncated` and `terminal_observation` into the infos of episodes that ended.
 
     `observations` are in their own memory, or empty if the infos should have none.
@@ -54,7 +54,7 @@ def mark_episodes(infos: Infos, returns: list[float], lengths: list[int], second
         info["episode"] = {"r": r, "l": length, "t": seconds}
 
 
-def update_reset_infos(reset_infos: Infos, info: Any, at: Index) -> None:
+def update_reset_infos(reset_infos: Infos, info: object, at: Index) -> None:
     """Write the infos with which the next episodes began into a VecEnv's `reset_infos`, a dict for each environment.
 
     They began in `at`, where others ended. If an environment occurs there more than once, the last episode counts.
@@ -67,7 +67,7 @@ def update_reset_infos(reset_infos: Infos, info: Any, at: Index) -> None:
         reset_infos[i] = row
 
 
-def info_rows(info: Any, at: Index, count: int) -> Infos:
+def info_rows(info: object, at: Index, count: int) -> Infos:
     """Return the `count` infos that `at` selects from a pytree of arrays, as dicts of Python numbers and arrays."""
     if not info:  # the usual case, in which `jax.tree` would only take time
         return [{} for _ in range(count)]
@@ -78,7 +78,7 @@ def info_rows(info: Any, at: Index, count: int) -> Infos:
     return [jax.tree.unflatten(structure, row) for row in rows]
 
 
-def _rows(observation: Any, at: Index) -> list[Any]:
+def _rows(observation: object, at: Index) -> list[Any]:
     """Return a list of single observations, each in its own memory."""
     if isinstance(observation, np.ndarray):
         return [row.copy() for row in observation[at]]
@@ -102,7 +102,7 @@ class QuietInfos:
         self._written: set[int] = set()
         self._infos: Infos = [QuietInfo.of_env(index, self._written) for index in range(num_envs)]
 
-    def __call__(self, info: Any) -> Infos:
+    def __call__(self, info: object) -> Infos:
         """Return a dict for each environment from their infos: arrays with the leading axis `num_envs`, or {}."""
         if info:
             infos = info_rows(info, (), len(self._infos))
@@ -132,15 +132,15 @@ class QuietInfo(dict[str, Any]):
         info._index, info._written = index, written
         return info
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return dict, (dict(self),)
 
 
-def _recording(method: Callable[..., Any]) -> Callable[..., Any]:
+def _recording(method: Callable[..., object]) -> Callable[..., Any]:
     """Return a method of dict that writes, for a QuietInfo, which records the write first."""
 
     @functools.wraps(method)
-    def write(info: QuietInfo, *args: Any, **kwargs: Any) -> Any:
+    def write(info: QuietInfo, *args: object, **kwargs: object) -> Any:
         if info._written is not None:
             info._written.add(info._index)
         return method(info, *args, **kwargs)

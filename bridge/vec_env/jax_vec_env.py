@@ -113,7 +113,7 @@ class JaxVecEnv(BatchedVecEnv):
     # --- Stepping -----------------------------------------------------------------------------------------------
 
     @with_own_settings
-    def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:
+    def reset(self, *args: object, **kwargs: object) -> VecEnvObs:
         """Start an episode in every environment: the first one of the seed if `seed` was called, else the next one.
 
         Raises:
@@ -137,7 +137,7 @@ class JaxVecEnv(BatchedVecEnv):
         return first
 
     @with_own_settings
-    def step_async(self, actions: Any) -> None:
+    def step_async(self, actions: object) -> None:
         """Start a step of all environments.
 
         Args:
@@ -196,7 +196,7 @@ class JaxVecEnv(BatchedVecEnv):
             )
         instance("actions", actions, torch.Tensor, "a torch.Tensor")
         state = self.packed_state
-        action: Any
+        action: object
         if actions.device.type != "cpu" and state.words.device.platform != "cpu":
             self._check_action.check_shape(actions.shape)
             action = to_jax(actions).astype(self._check_action.dtype)
@@ -212,7 +212,7 @@ class JaxVecEnv(BatchedVecEnv):
         """Drop the state. `reset` starts the environments again."""
         self._state = self._stepping = None
 
-    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+    def set_options(self, options: list[dict[str, Any]] | Mapping[str, object] | None = None) -> None:
         """Raise ValueError if there are options: JAX environments have parameters instead, which `set_attr` changes."""
         if options and any(options if isinstance(options, list) else [options]):
             raise ValueError(
@@ -245,7 +245,7 @@ class JaxVecEnv(BatchedVecEnv):
             return ["rgb_array" if self.venv.env.can_render else None for _ in env_indices]
         return [attribute_of(self.venv.env_at(index), attr_name, self.spec) for index in env_indices]
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Change a numeric parameter of the environments, immediately and without compiling again.
 
         A parameter may be a pytree, as a dict of arrays or the opponent of a SelfPlay. Given another structure or other
@@ -311,7 +311,7 @@ class JaxVecEnv(BatchedVecEnv):
         """Return all that the next steps depend on: a flat dict of arrays, which `numpy.savez(file, **state)` takes."""
         return state_to_arrays(self.venv, self.compiled.unpack_state(self.packed_state))
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: Mapping[str, object]) -> None:
         """Continue from what `get_state` returned, in this or another process, or from `numpy.load` of the saved file.
 
         Raises:
@@ -362,7 +362,7 @@ class JaxVecEnv(BatchedVecEnv):
         """Continue from a state that a compiled function computed from `packed_state`."""
         self._state, self._stepping = packed_state, None
 
-    def in_space_dtypes(self, observation: Any) -> Any:
+    def in_space_dtypes(self, observation: object) -> Any:
         """Cast the environments' observations, with any leading axes, to the dtypes of `observation_space`."""
         if isinstance(observation, np.ndarray):
             return observation.astype(self._observation_dtypes, copy=False)

@@ -28,7 +28,7 @@ def state_to_arrays(venv: VectorEnv, state: VectorState) -> dict[str, np.ndarray
     return arrays
 
 
-def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[VectorEnv, VectorState]:
+def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, object]) -> tuple[VectorEnv, VectorState]:
     """Return `venv` with the parameters, and the state, that `state_to_arrays` wrote, after checking all of it."""
     rest = dict(instance("state", arrays, Mapping, "a dict of arrays, as get_state returns it"))
 
@@ -37,7 +37,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
             raise ValueError(f"state has no {name}. It has: {', '.join(map(str, arrays)) or 'nothing'}.")
         return rest.pop(name)
 
-    def numbers(name: str, shape: tuple[int, ...], dtype: Any, convert: Any = as_numbers) -> np.ndarray:
+    def numbers(name: str, shape: tuple[int, ...], dtype: object, convert: Any = as_numbers) -> np.ndarray:
         array: np.ndarray = convert(f"state[{name!r}]", take(name), shape, dtype)
         return array
 
@@ -62,7 +62,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
     _require_parameters(env)
     venv = dataclasses.replace(venv, env=env, env_axis=None if axis == -1 else 0)
 
-    def part(path: Any, leaf: Any) -> Any:
+    def part(path: Any, leaf: object) -> Any:
         data = jax.eval_shape(key_data, leaf)
         array = jnp.array(numbers("state" + jax.tree_util.keystr(path), data.shape, data.dtype))
         return jax.random.wrap_key_data(array, impl=key_impl(leaf)) if is_key(leaf) else array

@@ -32,8 +32,8 @@ class NormalizeState:
     """
 
     normalizer: Normalizer
-    old_obs: Any
-    old_reward: Any
+    old_obs: object
+    old_reward: object
     axis_name: str | None = static(default=None)
 
 
@@ -80,7 +80,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
 
     @staticmethod
     def step(
-        state: NormalizeState, timestep: VectorTimeStep, action: Any
+        state: NormalizeState, timestep: VectorTimeStep, action: object
     ) -> tuple[NormalizeState, VectorTimeStep, Any]:
         normalizer, normalized = state.normalizer.step(timestep, state.axis_name)
         old_obs = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), timestep.observation, state.old_obs)
@@ -89,7 +89,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         return after, normalized, ()
 
     @staticmethod
-    def layout(state: NormalizeState, per_env: Any, same: Any) -> NormalizeState:
+    def layout(state: NormalizeState, per_env: object, same: object) -> NormalizeState:
         return dataclasses.replace(
             state, normalizer=state.normalizer.layout(per_env, same), old_obs=per_env, old_reward=per_env
         )

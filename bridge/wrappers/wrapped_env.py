@@ -66,7 +66,10 @@ def register_wrapper(sb3_class: type[W], compiled_class: type[CompiledWrapper[W]
 
 
 def step_wrappers(
-    types: tuple[type[CompiledWrapper[Any]], ...], states: tuple[Any, ...], timestep: VectorTimeStep, action: jax.Array
+    types: tuple[type[CompiledWrapper[Any]], ...],
+    states: tuple[object, ...],
+    timestep: VectorTimeStep,
+    action: jax.Array,
 ) -> tuple[tuple[Any, ...], VectorTimeStep, tuple[Any, ...]]:
     """Step through all wrappers of a WrappedEnv, in traced code.
 

@@ -90,7 +90,7 @@ class SerialEnvs:
 
     def step(
         self,
-        actions: Iterable[Any],
+        actions: Iterable[object],
         observations: Observations,
         rewards: np.ndarray,
         terminated: np.ndarray,
@@ -131,12 +131,12 @@ def _write(observations: Observations, plain: np.ndarray | None, index: int, obs
             array[index] = observation[key]
 
 
-def _own(info: dict[str, Any]) -> dict[str, Any]:
+def _own(info: Mapping[str, object]) -> dict[str, Any]:
     """Return a copy, as environments may modify theirs. For plain numbers `copy.deepcopy` takes much longer."""
     return {key: value if type(value) in IMMUTABLE else copy.deepcopy(value) for key, value in info.items()}
 
 
-def is_wrapped(env: Any, module: str, name: str) -> bool:
+def is_wrapped(env: object, module: str, name: str) -> bool:
     """Return whether one of an environment's wrappers is of the named class or a subclass of it."""
     while isinstance(env, gymnasium.Wrapper):
         if is_a(env, module, name):
@@ -145,12 +145,12 @@ def is_wrapped(env: Any, module: str, name: str) -> bool:
     return False
 
 
-def is_a(value: Any, module: str, name: str) -> bool:
+def is_a(value: object, module: str, name: str) -> bool:
     """Return whether a value is of the named class or a subclass of it, without importing the class."""
     return any((cls.__module__, cls.__qualname__) == (module, name) for cls in type(value).__mro__)
 
 
-def set_attribute(env: Any, name: str, value: Any) -> None:
+def set_attribute(env: Any, name: str, value: object) -> None:
     """Set an attribute of the outermost wrapper, as SB3 does; a JAX environment's parameter where it takes effect."""
     inner = env.unwrapped
     is_parameter = is_a(inner, "jaxenvs.gym.env", "GymnasiumEnv") and inner.is_parameter(name)
@@ -213,7 +213,7 @@ class Channel:
             buffer += chunk
 
 
-def shared_arrays(file: int, fields: Mapping[Any, tuple[str, tuple[int, ...]]]) -> dict[Any, np.ndarray]:
+def shared_arrays(file: int, fields: Mapping[object, tuple[str, tuple[int, ...]]]) -> dict[Any, np.ndarray]:
     """Return arrays of these dtypes and shapes in a file's memory: the same for all processes that have the file."""
     offsets, size = [], 0
     for dtype, shape in fields.values():
@@ -227,7 +227,7 @@ def shared_arrays(file: int, fields: Mapping[Any, tuple[str, tuple[int, ...]]]) 
     }
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """Return `value` pickled, with cloudpickle only if pickle fails, because cloudpickle takes longer."""
     try:
         return pickle.dumps(value)
@@ -309,7 +309,7 @@ class Worker:
         env = envs[0]
         return dumps((env.observation_space, env.action_space, env.metadata, self.serial_envs.monitored))
 
-    def _share(self, fields: dict[Any, tuple[str, tuple[int, ...]]], keys: list[Any]) -> bytes:
+    def _share(self, fields: dict[object, tuple[str, tuple[int, ...]]], keys: Sequence[object]) -> bytes:
         own = slice(self.first, self.first + len(self.serial_envs.envs))
         arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
         self._actions = arrays["actions"]

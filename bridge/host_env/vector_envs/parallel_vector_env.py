@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,7 @@ from jaxenvs.arguments import shown
 from jaxenvs.wrappers.multi_agent.agents import shared_spaces
 
 
-def is_parallel(env: Any) -> bool:
+def is_parallel(env: object) -> bool:
     """Return whether an object is a parallel environment of PettingZoo, which need not be installed."""
     names = ("possible_agents", "observation_space", "action_space", "reset", "step")
     return all(hasattr(env, name) for name in names) and not hasattr(env, "agent_iter")
@@ -54,7 +54,9 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         (self._nothing,) = iterate(batch_space(self.single_observation_space), zeros)
         self._is_out = np.zeros((len(self.games), len(self.agents)), bool)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Start all environments: environment i, with the first of its agents' seeds."""
         self._is_out[:] = False
         rows: list[Any] = []
@@ -63,7 +65,7 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             rows.extend(self._first(env, seed=own_seed, options=options))
         return self._batch(rows), {}
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: object) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step in every environment, with the actions of all agents."""
         each_action = list(iterate(self.action_space, actions))
         rewards = np.zeros(self.num_envs)
@@ -99,7 +101,7 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Return the picture of each agent's environment."""
         return tuple(picture for env in self.games for picture in [env.render()] * len(self.agents))
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Close all environments."""
         for env in self.games:
             env.close()
@@ -108,6 +110,6 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         observations, _ = env.reset(**arguments)
         return [observations.get(agent, self._nothing) for agent in self.agents]
 
-    def _batch(self, rows: list[Any]) -> Any:
+    def _batch(self, rows: Sequence[object]) -> Any:
         out: Any = create_empty_array(self.single_observation_space, n=self.num_envs)
         return concatenate(self.single_observation_space, rows, out)

@@ -37,7 +37,7 @@ class RayVectorEnv(VectorEnv[Any, Any, Any]):
         envs_per_actor: int = 1,
         *,
         step_timeout: float | None = None,
-        actor_options: Mapping[str, Any] | None = None,
+        actor_options: Mapping[str, object] | None = None,
     ) -> None:
         """Start the actors, and make the environments in them.
 
@@ -81,7 +81,7 @@ class RayVectorEnv(VectorEnv[Any, Any, Any]):
         self.render_mode = self.call("render_mode")[0]
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every environment, with seeds that count up from an int."""
         if seed is None or isinstance(seed, int):
@@ -102,14 +102,14 @@ class RayVectorEnv(VectorEnv[Any, Any, Any]):
         observation = map_parts(lambda *parts: np.concatenate(parts), *observations)
         return observation, rewards, terminated, truncated, self._joined(infos)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: object, **kwargs: object) -> tuple[Any, ...]:
         """Return the result of a method, or the value of an attribute, of each environment."""
         answers = self._get([actor.call.remote(name, *args, **kwargs) for actor in self._actors])
         return tuple(result for own in answers for result in own)
 
     get_attr = call
 
-    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+    def set_attr(self, name: str, values: Sequence[object]) -> None:
         """Set an attribute of each environment to its value."""
         shares = [list(values[rows.start : rows.stop]) for rows in self._rows]
         self._get([actor.set_attr.remote(name, share) for actor, share in zip(self._actors, shares)])
@@ -118,13 +118,13 @@ class RayVectorEnv(VectorEnv[Any, Any, Any]):
         """Return a picture of each environment."""
         return self.call("render")
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """End the actors, and with them their environments. Ray keeps running."""
         for actor in self._actors:
             if self._ray.is_initialized():  # else all actors have ended, and a call would start Ray again
                 self._ray.kill(actor)
 
-    def _get(self, calls: Sequence[Any], timeout: float | None = None) -> list[Any]:
+    def _get(self, calls: Sequence[object], timeout: float | None = None) -> list[Any]:
         """Return the answers to a call of each actor. If one died, end all, and raise an error that names it."""
         errors, answers = self._ray.exceptions, []
         try:
@@ -143,7 +143,7 @@ class RayVectorEnv(VectorEnv[Any, Any, Any]):
             raise WorkerDied(f"The actor of {who} {how}", rows, None) from error
         return answers
 
-    def _joined(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _joined(self, infos: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         """Return the infos of all environments, as Gymnasium batches them, from the infos of each actor."""
         joined: dict[str, Any] = {}
         for rows, info in zip(self._rows, infos):
