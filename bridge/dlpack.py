@@ -17,7 +17,7 @@ from jaxenvs.arrays import key_data
 log = logging.getLogger("jaxenvs.sb3")
 
 
-def to_torch(tree: Any) -> Any:
+def to_torch(tree: object) -> Any:
     """Convert a pytree of arrays to torch tensors on the same device, without a copy.
 
     The tensors share the memory of the JAX arrays, and PyTorch does not know that these are immutable: writing into
@@ -36,7 +36,7 @@ def to_torch(tree: Any) -> Any:
     return jax.tree.map(_leaf_to_torch, tree)
 
 
-def to_jax(tree: Any, copy: bool = False) -> Any:
+def to_jax(tree: object, copy: bool = False) -> Any:
     """Convert a pytree of torch tensors to JAX arrays on the same device, without a copy if possible.
 
     A tensor is not copied if it is dense and row-major, its dtype exists in JAX (without x64, 64-bit numbers are
@@ -77,7 +77,7 @@ def _log_copies(device: str) -> None:
     )
 
 
-def _leaf_to_torch(leaf: Any) -> torch.Tensor:
+def _leaf_to_torch(leaf: object) -> torch.Tensor:
     if not isinstance(leaf, jax.Array):
         return torch.tensor(np.asarray(leaf))
     return torch.utils.dlpack.from_dlpack(key_data(leaf))
@@ -86,7 +86,7 @@ def _leaf_to_torch(leaf: Any) -> torch.Tensor:
 _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
-def _leaf_to_jax(leaf: Any, copy: bool) -> jax.Array:
+def _leaf_to_jax(leaf: object, copy: bool) -> jax.Array:
     if not isinstance(leaf, torch.Tensor):
         return jnp.array(leaf)
     tensor = leaf.detach().contiguous()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -72,7 +73,7 @@ def gymnasium_id(env_id: str) -> str:
     return name if name in gymnasium.registry and is_jax_id(env_id) else f"jaxenvs/{name}"
 
 
-def jax_parameters(env_id: str | type[Environment[Any]], kwargs: dict[str, Any]) -> dict[str, Any]:
+def jax_parameters(env_id: str | type[Environment[Any]], kwargs: Mapping[str, object]) -> dict[str, Any]:
     """Translate keywords of `gymnasium.make` to parameters of the JAX environment of an id or a class.
 
     A keyword that the JAX environment has itself stays as it is, and so does one that neither has.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def map_parts(function: Callable[..., Any], observation: Any, *others: Any) -> Any:
+def map_parts(function: Callable[..., object], observation: object, *others: Any) -> Any:
     """Apply a function of arrays to each part of a Dict or Tuple observation, or to the only array.
 
     Unlike `jax.tree.map`, it keeps the order of a dict, accepts subclasses of dict and tuple, and is faster.
@@ -25,7 +25,7 @@ def map_parts(function: Callable[..., Any], observation: Any, *others: Any) -> A
     return function(observation, *others)
 
 
-def parts_of(observation: Any) -> list[Any]:
+def parts_of(observation: object) -> list[Any]:
     """Return the arrays of an observation, in the order of its space."""
     parts: list[Any] = []
     map_parts(parts.append, observation)

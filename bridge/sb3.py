@@ -106,8 +106,8 @@ class OffPolicy(Algorithm, Protocol):
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]: ...
     def _store_transition(
-        self, replay_buffer: object, buffer_action: np.ndarray, new_obs: object, reward: np.ndarray, dones: np.ndarray,
-        infos: Any,
+        self, replay_buffer: buffers.ReplayBuffer, buffer_action: np.ndarray, new_obs: Any, reward: np.ndarray, dones: np.ndarray,
+        infos: Infos,
     ) -> None: ...  # fmt: skip
     def _on_step(self) -> None: ...
     def _count_step(self) -> None: ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -48,7 +47,7 @@ def evaluate_agent(agent: Agent, n_episodes: int | None = None, seed: int | None
 
 def ending_env(config: TrainingConfig, num_envs: int, like: VecEnv | None) -> VecEnv:
     """Make environments whose episodes end, if need be after MOST_STEPS, with the statistics of other environments."""
-    wrapper: Any = None
+    wrapper: object = None
     if not config.environment.has_time_limit and config.backend == "jax":
         wrapper = functools.partial(TimeLimit, max_steps=MOST_STEPS)
     elif not config.environment.has_time_limit:  # in a Monitor, which must see where the limit ends episodes

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge.algorithms.specs import ALGORITHMS
@@ -23,7 +23,7 @@ NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
 LEAST = {"noise_std": 0, "frame_stack": 1, "stats_window_size": 1}
 
 
-def check_values(algorithm: str, values: dict[str, Any], defaults: dict[str, Any]) -> None:
+def check_values(algorithm: str, values: dict[str, Any], defaults: Mapping[str, object]) -> None:
     """Raise for values with which training cannot work. SB3's constructors accept many of them, jaxenvs.learn none.
 
     Args:
@@ -106,7 +106,7 @@ def whole_number(text: str) -> int:
     raise ValueError(f"expected a whole number, such as 100000 or 1e5, got {text!r}.")
 
 
-def to_schedule(value: Any) -> Any:
+def to_schedule(value: object) -> Any:
     """Return the function of the remaining progress that "lin_0.001" describes; any other value unchanged.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,7 +117,9 @@ def refuse_used(folder: Path) -> None:
             )
 
 
-def make_env(config: TrainingConfig, num_envs: int | None = None, like: VecEnv | None = None, **further: Any) -> VecEnv:
+def make_env(
+    config: TrainingConfig, num_envs: int | None = None, like: VecEnv | None = None, **further: object
+) -> VecEnv:
     """Make the environments of a run, to train on or to look at an agent.
 
     Args:
@@ -176,7 +179,7 @@ def make_agent(folder: Path, config: TrainingConfig) -> Agent:
     return Agent(folder, config, make_model(config, env), env)
 
 
-def action_noise(hyperparameters: dict[str, Any], env: VecEnv) -> ActionNoise:
+def action_noise(hyperparameters: Mapping[str, object], env: VecEnv) -> ActionNoise:
     """Return the action noise that `noise_type` and `noise_std` describe, as in RL Baselines3 Zoo."""
     shape = env.action_space.shape or ()
     mean, sigma = np.zeros(shape), np.full(shape, hyperparameters["noise_std"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
@@ -14,7 +15,7 @@ from bridge.observations import map_parts, parts_of
 from bridge.sb3 import Space
 
 
-def new_batch(space: Space, new_array: Callable[[tuple[int, ...], Any], np.ndarray]) -> Any:
+def new_batch(space: Space, new_array: Callable[[tuple[int, ...], npt.DTypeLike], object]) -> Any:
     """Return a batch with the structure of a space; `new_array` makes an array of the shape and dtype of each part.
 
     Raises:
@@ -51,7 +52,7 @@ def stack(batch: object, observations: Sequence[object]) -> Any:
     return map_parts(lambda like, *parts: np.array(parts, like.dtype), batch, *observations)
 
 
-def write_rows(batch: object, env_indices: np.ndarray, source: object, at: Any) -> None:
+def write_rows(batch: object, env_indices: np.ndarray, source: object, at: np.ndarray) -> None:
     """Write the rows `at` of another batch into the rows `env_indices` of this one."""
 
     def write(part: Any, other: object) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -49,7 +48,7 @@ class EpisodeStatistics:
 
     def ended(
         self, env_indices: np.ndarray, terminated: np.ndarray, whole: np.ndarray | None = None
-    ) -> Callable[[Infos, list[Any]], None]:
+    ) -> Callable[[Infos, Sequence[object]], None]:
         """Start counting the next episodes of environments whose episode ended.
 
         Args:
@@ -68,7 +67,7 @@ class EpisodeStatistics:
         self._begun[counted], self._returns[counted] = self._steps, 0
         seconds = round(time.time() - self.t_start, 6)
 
-        def mark(infos: Infos, observations: list[Any]) -> None:
+        def mark(infos: Infos, observations: Sequence[object]) -> None:
             mark_ended(infos, is_terminal, observations)
             if not self._monitored:
                 of_episodes = infos if whole is None else [info for info, is_whole in zip(infos, whole) if is_whole]

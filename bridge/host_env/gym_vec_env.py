@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 from bridge.host_env import envpool
 from bridge.host_env.batches import as_array, device_of, is_unshared, new_batch, rows, stack, take, write_rows
 from bridge.host_env.host_vec_env import HostVecEnv
-from bridge.host_env.partial_resets import PartialReset, autoreset_mode_of, partial_reset_of, require_vector_env
+from bridge.host_env.partial_resets import Begun, PartialReset, autoreset_mode_of, partial_reset_of, require_vector_env
 from bridge.host_env.step_infos import StepInfos
 from bridge.host_env.vector_envs.ray_vector_env import RayVectorEnv
 from bridge.host_env.vector_infos import info_dicts, kept
@@ -93,8 +93,8 @@ class GymVecEnv(HostVecEnv):
           ValueError: it cannot reset single environments.
         """
         self.vector_env = vector_env
-        self._send: Callable[[Any], Any]
-        self._receive: Callable[[], Any]
+        self._send: Callable[[Any], object]
+        self._receive: Callable[[], tuple[Any, ...]]
         self._partial_reset: PartialReset | None = None
         calls = envpool.PoolCalls.of(vector_env) if self._is_pool else None
         if calls is not None:
@@ -195,11 +195,11 @@ class GymVecEnv(HostVecEnv):
     def _begin_episodes(
         self,
         ended: np.ndarray,
-        first: Callable[[], tuple[Any, dict[str, Any]]] | None,
+        first: Begun | None,
         observation: object,
-        info: dict[str, Any],
-        kept_info: dict[str, Any],
-    ) -> dict[str, Any]:
+        info: Mapping[str, Any],
+        kept_info: dict[str, object],
+    ) -> dict[str, object]:
         """Begin the next episodes of the ended environments; return the infos of all from before.
 
         The first observations of the next episodes are written into `observation`, the batch of all environments.
@@ -350,7 +350,7 @@ class GymVecEnv(HostVecEnv):
         )
 
 
-def _halves_of_a_step(vector_env: Any) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
+def _halves_of_a_step(vector_env: AnyVectorEnv) -> tuple[Callable[[Any], object], Callable[[], tuple[Any, ...]]]:
     """Return the functions that start a step and wait for it, as AsyncVectorEnv and EnvPool have them."""
     for send, receive in (("step_async", "step_wait"), ("send", "recv")):
         if hasattr(vector_env, send) and hasattr(vector_env, receive):

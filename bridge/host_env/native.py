@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from bridge.host_env.batches import new_batch, references_are_counted
 from bridge.observations import map_parts
@@ -127,7 +128,7 @@ def _lay_out(num_envs: int, space: Space, memory: np.ndarray | None) -> tuple[Bu
     """Return Buffers whose arrays lie one after the other in `memory`, and the bytes that they take."""
     end = 0
 
-    def place(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def place(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
         nonlocal end
         array: np.ndarray = np.ndarray((num_envs, *shape), dtype, memory, end)
         end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
@@ -139,6 +140,6 @@ def _lay_out(num_envs: int, space: Space, memory: np.ndarray | None) -> tuple[Bu
     return buffers, end
 
 
-def views(batch: Any) -> Any:
+def views(batch: object) -> Any:
     """Return a batch of views, which keep the memory in use as long as they exist."""
     return map_parts(lambda part: part[:], batch)

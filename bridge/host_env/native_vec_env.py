@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,14 +45,14 @@ class NativeVecEnv(HostVecEnv):
         num_envs = positive_int("env.num_envs", env.num_envs)
         self._pool = BufferPool(num_envs, env.observation_space)
         self._buffers: Buffers | None = None
-        self._actions: Any = None
-        self._send: Callable[[Any, Buffers], Any] = env.step_into
-        self._receive: Callable[[], Any] = lambda: None
+        self._actions: np.ndarray | None = None
+        self._send: Callable[[np.ndarray, Buffers], object] = env.step_into
+        self._receive: Callable[[], object] = lambda: None
         if hasattr(env, "send") and hasattr(env, "recv"):
             self._send, self._receive = env.send, env.recv
         super().__init__(env, num_envs, env.observation_space, env.action_space)
 
-    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+    def set_options(self, options: list[dict[str, Any]] | Mapping[str, object] | None = None) -> None:
         """Raise ValueError if there are options, which the protocol does not have."""
         if options and any(options if isinstance(options, list) else [options]):
             raise ValueError(f"A NativeVecEnv accepts no reset options, got {options}.")

@@ -17,7 +17,8 @@ from bridge.sb3 import AnyVectorEnv
 
 # Starts the resets of some environments, given their indices. The returned function waits, and returns the observations
 # and infos of all environments, or only of the reset ones.
-PartialReset = Callable[[np.ndarray], Callable[[], tuple[Any, dict[str, Any]]]]
+Begun = Callable[[], tuple[Any, dict[str, Any]]]
+PartialReset = Callable[[np.ndarray], Begun]
 
 
 def autoreset_mode_of(vector_env: AnyVectorEnv) -> AutoresetMode:
@@ -51,7 +52,7 @@ def partial_reset_of(vector_env: AnyVectorEnv) -> PartialReset:
     if not isinstance(core, SyncVectorEnv | AsyncVectorEnv) and not is_pool(core):
         device = _require_reset_mask(vector_env)
 
-    def reset(env_indices: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
+    def reset(env_indices: np.ndarray) -> Begun:
         mask = np.zeros(vector_env.num_envs, bool)
         mask[env_indices] = True
         return lambda: vector_env.reset(options={"reset_mask": _of_kind(mask, device)})
@@ -81,7 +82,7 @@ def _require_reset_mask(vector_env: AnyVectorEnv) -> torch.device | None:
     return device
 
 
-def _of_kind(mask: np.ndarray, device: torch.device | None) -> Any:
+def _of_kind(mask: np.ndarray, device: torch.device | None) -> np.ndarray | torch.Tensor:
     return mask if device is None else torch.from_numpy(mask).to(device)
 
 
@@ -112,7 +113,7 @@ def _cannot_reset_partially(vector_env: AnyVectorEnv, why: str) -> ValueError:
     )
 
 
-def _reset_cartpoles(vector_env: Any, env_indices: np.ndarray) -> tuple[Any, dict[str, Any]]:
+def _reset_cartpoles(vector_env: Any, env_indices: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
     """Reset some environments as their own next step would, with their own random generator."""
     shape = 4, len(env_indices)
     vector_env.state[:, env_indices] = first = vector_env.np_random.uniform(vector_env.low, vector_env.high, shape)

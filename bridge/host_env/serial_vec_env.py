@@ -80,7 +80,7 @@ class SerialVecEnv(DummyVecEnv):
         dones, infos = infos_of_step(self._episodes, rewards, terminated, truncated, report, self.reset_infos)
         return self._as_observation(observations), rewards.astype(np.float32), dones, infos
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Set an attribute as SB3 does. A numeric parameter of a JAX environment is changed through all wrappers."""
         for env in self._get_target_envs(indices):
             set_attribute(env, attr_name, value)
@@ -91,7 +91,7 @@ class SerialVecEnv(DummyVecEnv):
             return [True for _ in env_indices_of(indices, self.num_envs)]
         return super().env_is_wrapped(wrapper_class, indices)
 
-    def _as_observation(self, observations: dict[Any, np.ndarray]) -> VecEnvObs:
+    def _as_observation(self, observations: dict[object, np.ndarray]) -> VecEnvObs:
         plain = observations.get(None)  # a plain observation does not need SB3's slower function
         return dict_to_obs(self.observation_space, observations) if plain is None else plain
 

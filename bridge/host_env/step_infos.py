@@ -73,13 +73,13 @@ class StepInfos(list[dict[str, Any]]):
     def __radd__(self, other: Infos) -> Infos:
         return other + list(self)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[type[list[Any]], tuple[Infos]]:
         return list, (list(self),)
 
 
-def _reading(method: Any) -> Any:
+def _reading(method: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(method)
-    def read_first(self: StepInfos, *args: Any, **kwargs: Any) -> Any:
+    def read_first(self: StepInfos, *args: object, **kwargs: object) -> object:
         self._read()
         return method(self, *args, **kwargs)
 

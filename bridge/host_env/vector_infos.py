@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from bridge.host_env.batches import as_array
+from bridge.sb3 import Infos
 
 # Keys that belong to the previous episode, in a step that has begun the next one.
 FINAL = ("final_obs", "_final_obs", "final_observation", "_final_observation", "final_info", "_final_info")
 
 
-def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> list[dict[str, Any]]:
+def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> Infos:
     """Return the infos of some environments, as a dict of Python numbers and arrays for each.
 
     Args:
@@ -23,7 +24,7 @@ def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> list
       rows: the rows of these arrays to return, one for each of these environments.
       num_rows: the length of the leading axis.
     """
-    infos: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+    infos: Infos = [{} for _ in range(len(rows))]
     for key, value in info.items():
         if key.startswith("_") and key[1:] in info:
             continue
@@ -36,7 +37,7 @@ def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> list
     return infos
 
 
-def _column(value: Any, rows: np.ndarray, num_rows: int) -> list[Any]:
+def _column(value: Any, rows: np.ndarray, num_rows: int) -> Sequence[object]:
     if isinstance(value, Mapping):
         return info_dicts(value, rows, num_rows)
     if hasattr(value, "__array__") and np.shape(value)[:1] == (num_rows,):
@@ -45,12 +46,12 @@ def _column(value: Any, rows: np.ndarray, num_rows: int) -> list[Any]:
     return [as_array(value) if isinstance(value, torch.Tensor) else value] * len(rows)
 
 
-def kept(info: Mapping[str, Any]) -> dict[str, Any]:
+def kept(info: Mapping[str, object]) -> dict[str, object]:
     """Return a copy of the environments' infos, to be read later, without the keys of the previous episode."""
     return {key: _copied(value) for key, value in info.items() if key not in FINAL}
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _copied(part) for key, part in value.items()}
     if isinstance(value, torch.Tensor):

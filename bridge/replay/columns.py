@@ -22,7 +22,7 @@ def leaves(tree: Observation) -> tuple[np.ndarray, ...]:
     return tuple(tree.values()) if isinstance(tree, dict) else (tree,)
 
 
-def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+def map_leaves(function: Callable[..., object], tree: object, *rest: Any) -> Any:
     """Apply `function` to each array of an observation, and to the arrays of the same name in others."""
     if isinstance(tree, dict):
         return {name: function(leaf, *(other[name] for other in rest)) for name, leaf in tree.items()}

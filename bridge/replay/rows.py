@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from stable_baselines3.common import buffers
 
 from bridge.replay import columns, device_store
-from bridge.replay.columns import Observations, as_numpy, shaped, shaped_observation
+from bridge.replay.columns import Observation, Observations, as_numpy, shaped, shaped_observation
 from bridge.replay.waiting_steps import WaitingSteps
+from bridge.sb3 import Infos
 from jaxenvs.learn import Replay
 
 
@@ -73,7 +74,15 @@ class Rows(buffers.ReplayBuffer):
 
     # --- Storing --------------------------------------------------------------------------------------------------
 
-    def add(self, obs: object, next_obs: object, action: object, reward: object, done: object, infos: object) -> None:
+    def add(
+        self,
+        obs: Observation,
+        next_obs: Observation,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: Infos,
+    ) -> None:
         """Store one step of every environment, as SB3's buffers do."""
         if self._files is not None:
             self._files.reserve(1)

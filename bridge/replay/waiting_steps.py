@@ -7,7 +7,6 @@ first; what reads the store before that has them written.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import numpy as np
@@ -40,7 +39,7 @@ class WaitingSteps:
         """True if there is no memory for a further step."""
         return self.count == len(self._leaves[-1])
 
-    def append(self, *step: Any) -> None:
+    def append(self, *step: object) -> None:
         """Copy a step: the arguments of `Replay.add`."""
         for leaf, value in zip(self._leaves, jax.tree.leaves(step), strict=True):
             leaf[self.count] = value
@@ -52,7 +51,7 @@ class WaitingSteps:
             return _write(replay, self.steps, np.int32(self.count))  # type: ignore[no-any-return]
 
 
-def write(replay: Replay, steps: Any, count: Any) -> Replay:
+def write(replay: Replay, steps: object, count: jax.typing.ArrayLike) -> Replay:
     """Return a store with the first `count` of WaitingSteps.steps, in traced code."""
 
     def add(index: jax.Array, now: Replay) -> Replay:

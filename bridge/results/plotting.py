@@ -7,7 +7,7 @@ Edge of the Statistical Precipice, https://arxiv.org/abs/2108.13264.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +28,7 @@ INTERVAL = (2.5, 97.5)  # percentiles: 95 % of the resampled means
 
 
 def plot_results(
-    dirs: Any,
+    dirs: object,
     num_timesteps: int | None = None,
     x_axis: str = "timesteps",
     task_name: str = "",

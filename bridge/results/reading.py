@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from stable_baselines3.common.monitor import LoadMonitorResultsError, load_results
@@ -91,7 +90,7 @@ def _of_episodes(timesteps: np.ndarray, returns: np.ndarray) -> Table:
     return {"timesteps": timesteps, "episodes": np.ones(len(returns)), "returns": returns}
 
 
-def _of_metrics(metrics: Mapping[str, Any]) -> list[Table]:
+def _of_metrics(metrics: Mapping[str, object]) -> list[Table]:
     """A table for each row of seeds; of one seed there may be no axis."""
     names = COLUMNS.values()
     missing = [name for name in names if name not in metrics]

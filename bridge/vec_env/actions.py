@@ -43,10 +43,10 @@ class ActionChecker:
         # With a lower bound of 0, one comparison suffices: a negative int reinterpreted as unsigned is huge.
         is_counted = self.dtype.kind in "iu" and not self._low.any()
         self._unsigned_high = self._high.astype(f"u{self.dtype.itemsize}") if is_counted else None
-        self._accepted: set[np.dtype[Any]] = set()
+        self._accepted: set[np.dtype] = set()
         self._shape = (num_envs, *(space.shape or ()))
 
-    def __call__(self, actions: Any) -> np.ndarray:
+    def __call__(self, actions: object) -> np.ndarray:
         """Return the actions of all environments, cast to the environments' dtype, after checking them."""
         try:
             actions = np.asarray(actions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -73,7 +73,7 @@ def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
     return mesh
 
 
-def require_memory(num_envs: int, arrays: Any) -> None:
+def require_memory(num_envs: int, arrays: object) -> None:
     """Raise a ValueError if the environments need more memory than this machine has.
 
     `arrays` are all that is stored for them, as `jax.ShapeDtypeStruct`s.
@@ -112,7 +112,7 @@ def shared_spaces(venv: VectorEnv, env_indices: Iterable[int] | None = None) -> 
     return observation_space, action_space
 
 
-def vec_monitor_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
+def vec_monitor_kwargs(kwargs: Mapping[str, object]) -> dict[str, Any]:
     """Return the arguments with which a VecMonitor does what a Monitor does with `kwargs`; a TypeError if it cannot."""
     others = {name: value for name, value in kwargs.items() if name != "info_keywords"}
     unknown = [name for name, value in others.items() if bool(value) != MONITOR_DEFAULTS.get(name, not value)]
@@ -122,7 +122,7 @@ def vec_monitor_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name == "info_keywords"}
 
 
-def require_like(what: str, new: tuple[Any, Any], before: tuple[Any, Any], changes_all: bool) -> None:
+def require_like(what: str, new: tuple[object, object], before: tuple[object, object], changes_all: bool) -> None:
     """Raise a ValueError unless a change keeps the spaces as SB3 expects: the same actions, one observation space.
 
     The error message calls the change `what`. `new` and `before` are pairs of an observation space and an action space.

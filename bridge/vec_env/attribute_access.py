@@ -33,7 +33,7 @@ def attribute_of(env: Environment[Any], name: str, spec: EnvSpec | None) -> Any:
         raise AttributeError(f"{error} {GYMNASIUMS}") from None
 
 
-def state_of(method: Any, env: Environment[Any], state: Any) -> Any:
+def state_of(method: object, env: Environment[Any], state: object) -> Any:
     """Return the part of a wrapped environment's state that belongs to the environment whose method `method` is."""
     owner = getattr(method, "__self__", None)
     while isinstance(owner, Environment) and env is not owner and isinstance(env, Wrapper):

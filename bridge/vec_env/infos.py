@@ -115,7 +115,7 @@ class QuietInfos:
             self._written.clear()
         return self._infos.copy()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[QuietInfos], tuple[int]]:
         return QuietInfos, (self.num_envs,)
 
 
@@ -132,15 +132,15 @@ class QuietInfo(dict[str, Any]):
         info._index, info._written = index, written
         return info
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         return dict, (dict(self),)
 
 
-def _recording(method: Callable[..., object]) -> Callable[..., Any]:
+def _recording(method: Callable[..., object]) -> Callable[..., object]:
     """Return a method of dict that writes, for a QuietInfo, which records the write first."""
 
     @functools.wraps(method)
-    def write(info: QuietInfo, *args: object, **kwargs: object) -> Any:
+    def write(info: QuietInfo, *args: object, **kwargs: object) -> object:
         if info._written is not None:
             info._written.add(info._index)
         return method(info, *args, **kwargs)

@@ -196,7 +196,7 @@ class JaxVecEnv(BatchedVecEnv):
             )
         instance("actions", actions, torch.Tensor, "a torch.Tensor")
         state = self.packed_state
-        action: object
+        action: jax.Array | np.ndarray
         if actions.device.type != "cpu" and state.words.device.platform != "cpu":
             self._check_action.check_shape(actions.shape)
             action = to_jax(actions).astype(self._check_action.dtype)
@@ -341,7 +341,7 @@ class JaxVecEnv(BatchedVecEnv):
     # --- For compiled rollouts, which step the environments without this class -----------------------------------
 
     @property
-    def action_dtype(self) -> np.dtype[Any]:
+    def action_dtype(self) -> np.dtype:
         """The dtype in which actions reach the environments: the space's dtype as JAX represents it."""
         return self._check_action.dtype
 

@@ -30,7 +30,7 @@ class Packing:
     1 in it, and a random key its data. Arrays of other sizes stay as they are.
     """
 
-    def __init__(self, tree: Any) -> None:
+    def __init__(self, tree: object) -> None:
         """Record the structure, shapes and dtypes of the pytrees to pack.
 
         Args:
@@ -52,10 +52,10 @@ class Packing:
         if self is other:
             return True
         kinds, others = ([(leaf.shape, leaf.dtype) for leaf in each._leaves] for each in (self, other))
-        structure: Any = self.structure
+        structure: object = self.structure
         return bool(structure == other.structure) and kinds == others
 
-    def pack(self, tree: Any) -> Packed:
+    def pack(self, tree: object) -> Packed:
         """Return a pytree of this structure as Packed arrays; callable in traced code."""
         leaves = [key_data(leaf) for leaf in jax.tree.leaves(tree)]
         words = [_to_words(leaf) for leaf, packed in zip(leaves, self._in_words) if packed]
@@ -86,7 +86,7 @@ class Packing:
         return leaves
 
 
-def _host_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+def _host_dtype(dtype: npt.DTypeLike) -> np.dtype:
     return np.dtype(np.uint32 if dtype == jnp.bool_ else dtype)
 
 
@@ -96,7 +96,7 @@ def _to_words(leaf: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(leaf, jnp.uint32).ravel()
 
 
-def _from_words(words: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
+def _from_words(words: jax.Array, dtype: np.dtype) -> jax.Array:
     return words != 0 if dtype == jnp.bool_ else jax.lax.bitcast_convert_type(words, dtype)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -104,5 +104,5 @@ def of_environments(asked: str, venv: VectorEnv) -> Placement:
 
 def is_box2d(venv: VectorEnv) -> bool:
     """Return whether environments are Box2D's, whose step has 180 rounds, one after the other."""
-    env: Any = venv.env.unwrapped
+    env: object = venv.env.unwrapped
     return type(env).__module__.startswith("jaxenvs.envs.box2d.")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from jaxenvs import Environment, VectorEnv, VectorState, Wrapper
 from jaxenvs.arguments import as_numbers, instance
@@ -37,9 +38,10 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, object]) -> tuple[Ve
             raise ValueError(f"state has no {name}. It has: {', '.join(map(str, arrays)) or 'nothing'}.")
         return rest.pop(name)
 
-    def numbers(name: str, shape: tuple[int, ...], dtype: object, convert: Any = as_numbers) -> np.ndarray:
-        array: np.ndarray = convert(f"state[{name!r}]", take(name), shape, dtype)
-        return array
+    def numbers(
+        name: str, shape: tuple[int, ...], dtype: npt.DTypeLike, convert: Callable[..., np.ndarray] = as_numbers
+    ) -> np.ndarray:
+        return convert(f"state[{name!r}]", take(name), shape, dtype)
 
     came = str(take("environment"))
     expected = _name(venv.env)

@@ -86,7 +86,7 @@ class CompiledWrapper(Generic[W]):
         raise NotImplementedError("A CompiledWrapper must define step.")
 
     @staticmethod
-    def layout(state: Any, per_env: object, same: object) -> Any:
+    def layout(state: Any, per_env: Any, same: Any) -> Any:
         """Return a prefix of the state that says how it is divided over devices. Used only with `divides`.
 
         Args:

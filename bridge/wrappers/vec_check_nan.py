@@ -15,8 +15,8 @@ from jaxenvs import VectorTimeStep
 class Checked(NamedTuple):
     """The arrays of a step that VecCheckNan checks."""
 
-    action: Any
-    observation: Any
+    action: object
+    observation: object
     reward: Any
 
 
@@ -26,7 +26,7 @@ class CompiledCheckNan(CompiledWrapper[VecCheckNan]):
     any_num_envs = divides = True
 
     @staticmethod
-    def step(state: Any, timestep: VectorTimeStep, action: Any) -> tuple[Any, VectorTimeStep, Any]:
+    def step(state: object, timestep: VectorTimeStep, action: object) -> tuple[object, VectorTimeStep, Checked]:
         return state, timestep, Checked(action, timestep.observation, timestep.reward)
 
     def check(self, outputs: Checked) -> None:

@@ -26,7 +26,7 @@ class CompiledExtractDictObs(CompiledWrapper[VecExtractDictObs]):
         return ExtractState(self.wrapper.key)
 
     @staticmethod
-    def step(state: ExtractState, timestep: VectorTimeStep, action: Any) -> tuple[ExtractState, VectorTimeStep, Any]:
+    def step(state: ExtractState, timestep: VectorTimeStep, action: object) -> tuple[ExtractState, VectorTimeStep, Any]:
         extracted = timestep.replace(
             observation=timestep.observation[state.key], final_observation=timestep.final_observation[state.key]
         )

@@ -22,7 +22,7 @@ class FrameStackState:
     The newest frame is last. Axis 0 is the axis of environments.
     """
 
-    frames: Any
+    frames: object
     axes: tuple[int, ...] = static()
 
 
@@ -45,7 +45,7 @@ class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
 
     @staticmethod
     def step(
-        state: FrameStackState, timestep: VectorTimeStep, action: Any
+        state: FrameStackState, timestep: VectorTimeStep, action: object
     ) -> tuple[FrameStackState, VectorTimeStep, Any]:
         axes = jax.tree.unflatten(jax.tree.structure(state.frames), state.axes)
 

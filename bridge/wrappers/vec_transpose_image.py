@@ -31,7 +31,7 @@ class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
 
     @staticmethod
     def step(
-        state: TransposeState, timestep: VectorTimeStep, action: Any
+        state: TransposeState, timestep: VectorTimeStep, action: object
     ) -> tuple[TransposeState, VectorTimeStep, Any]:
         def transpose(observation: Any) -> Any:
             if state.image_keys is None:

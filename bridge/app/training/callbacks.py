@@ -49,10 +49,10 @@ class Interrupt:
         self._previous = signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._previous)
 
-    def _handle(self, *_: Any) -> None:
+    def _handle(self, *_: object) -> None:
         self.came = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print("\nStopping after this rollout. Press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
@@ -182,7 +182,7 @@ class SaveStatistics(BaseCallback):
 class ProgressUpdates(ScheduledCallback):
     """Callback that shows a progress bar of the steps, including those before a resume."""
 
-    def __init__(self, bar: Any) -> None:
+    def __init__(self, bar: object) -> None:
         super().__init__()
         self._bar = bar
 

@@ -227,12 +227,12 @@ class ProcessVecEnv(VecEnv):
         """
         return self._call(indices, "get_attr", attr_name)
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Set an attribute as SerialVecEnv does. A restarted worker has the value that the factory sets."""
         self._call(indices, "set_attr", attr_name, value)
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
         """Call a method of each environment, with the errors of `get_attr`."""
         return self._call(indices, "env_method", method_name, method_args, method_kwargs)
@@ -333,7 +333,7 @@ class ProcessVecEnv(VecEnv):
         report.begun.update(zip(worker.env_indices, worker.new_infos or []))
         worker.new_infos = None
 
-    def _call(self, indices: VecEnvIndices, name: str, *arguments: Any) -> list[Any]:
+    def _call(self, indices: VecEnvIndices, name: str, *arguments: object) -> list[Any]:
         self._open()
         self._collect()  # as a worker answers in order
         env_indices = env_indices_of(indices, self.num_envs)

@@ -38,7 +38,8 @@ SECONDS_TO_CLOSE = 2.0
 IMMUTABLE = {type(None), bool, int, float, str, bytes, np.bool_, np.float32, np.float64, np.int32, np.int64}
 
 # Arrays with the leading axis of the environments: one under the key None, or the parts of a Dict or Tuple by key.
-Observations = Mapping[Any, np.ndarray]
+Key = str | int | None
+Observations = Mapping[Key, np.ndarray]
 
 
 class StepReport(NamedTuple):
@@ -213,7 +214,7 @@ class Channel:
             buffer += chunk
 
 
-def shared_arrays(file: int, fields: Mapping[object, tuple[str, tuple[int, ...]]]) -> dict[Any, np.ndarray]:
+def shared_arrays(file: int, fields: Mapping[object, tuple[str, tuple[int, ...]]]) -> dict[object, np.ndarray]:
     """Return arrays of these dtypes and shapes in a file's memory: the same for all processes that have the file."""
     offsets, size = [], 0
     for dtype, shape in fields.values():
@@ -309,7 +310,7 @@ class Worker:
         env = envs[0]
         return dumps((env.observation_space, env.action_space, env.metadata, self.serial_envs.monitored))
 
-    def _share(self, fields: dict[object, tuple[str, tuple[int, ...]]], keys: Sequence[object]) -> bytes:
+    def _share(self, fields: dict[object, tuple[str, tuple[int, ...]]], keys: Sequence[Key]) -> bytes:
         own = slice(self.first, self.first + len(self.serial_envs.envs))
         arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
         self._actions = arrays["actions"]

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bridge.host_env.processes import worker_main
 from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_main import ANSWER, SHARE, START, Channel
+from bridge.sb3 import Infos
 
 # How often a silent worker is checked for still running. A worker that dies closes its socket at once, unless a process
 # that its environment started holds the socket too.
@@ -78,7 +79,7 @@ class WorkerProcess:
         `memory` is the descriptor of the file whose memory is shared.
         """
         self.env_indices = env_indices
-        self.new_infos: list[dict[str, Any]] | None = None
+        self.new_infos: Infos | None = None
         self._parent = os.getpid()
         self._env_fns, self._memory, self._step_timeout = env_fns, memory, step_timeout
         self.start(again=False)
