@@ -48,7 +48,7 @@ _MODULES = {
 __all__ = [*_MODULES]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import what a name needs, now that it is asked for."""
     if name in _MODULES:
         with _without_garbage_collection():

@@ -13,6 +13,7 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.factory import BACKENDS, make_vec_env
+from bridge.sb3 import AnyEnv
 from jaxenvs.arguments import instance, one_of, shown
 
 # EnvPool's names for the arguments of AtariWrapper.
@@ -29,7 +30,7 @@ DEFAULTS: dict[str, Any] = {"episodic_life": True, "reward_clip": True, "stack_n
 
 
 def make_atari_env(
-    env_id: str | Callable[..., gymnasium.Env[Any, Any]],
+    env_id: str | Callable[..., AnyEnv],
     n_envs: int = 1,
     seed: int | None = None,
     start_index: int = 0,

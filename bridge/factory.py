@@ -255,7 +255,7 @@ def _one_by_one(asked: _Asked, cls: Callable[..., Any]) -> VecEnv:
     return host_vec_env
 
 
-def _choose(asked: _Asked) -> tuple[str, Any]:
+def _choose(asked: _Asked) -> tuple[str, object]:
     """Return the backend of "auto"; and `env_id`, or a function that first returns the environment that it made."""
     env_id = asked.env_id
     if isinstance(env_id, str):
@@ -282,7 +282,7 @@ def _choose(asked: _Asked) -> tuple[str, Any]:
     return ("jax" if isinstance(env, Environment) else "serial"), made
 
 
-def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
+def _make_unwrapped(env_id: object, kwargs: dict[str, Any]) -> Environment[Any]:
     if isinstance(env_id, str):
         kwargs = jax_parameters(env_id, kwargs)
         made = jaxenvs.make(env_id, **kwargs)

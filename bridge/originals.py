@@ -8,13 +8,12 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from bridge.libraries import is_library, root_of
 
 # The attributes of each remembered class, as they were when bridge was imported.
-_ATTRIBUTES: dict[type, dict[str, Any]] = {}
+_ATTRIBUTES: dict[type, dict[str, object]] = {}
 # The names of a class's methods that other packages had already replaced by then.
 _REPLACED_BEFORE: dict[type, tuple[str, ...]] = {}
 # Methods that Python calls implicitly, whether or not the class had them before.
@@ -77,7 +76,7 @@ def known_bases(classes: Iterable[type]) -> tuple[type, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _attributes_now_and_then(cls: type) -> tuple[list[Any], list[Any], bool]:
+def _attributes_now_and_then(cls: type) -> tuple[Sequence[Mapping[str, object]], Sequence[Mapping[str, object]], bool]:
     """Return current and remembered attributes of a class's known bases, and whether any had replaced methods."""
     bases = known_bases((cls,))
     return (

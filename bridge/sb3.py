@@ -31,7 +31,7 @@ WrapperClass = type[gymnasium.Wrapper[Any, Any, Any, Any]]
 Infos = list[dict[str, Any]]
 
 # Only in later versions of SB3.
-NStepReplayBuffer: Any = getattr(buffers, "NStepReplayBuffer", None)
+NStepReplayBuffer: type[buffers.ReplayBuffer] | None = getattr(buffers, "NStepReplayBuffer", None)
 # bridge.ReplayBuffer, or bridge.HerReplayBuffer, replaces these: it has the same arrays, which can move to the device.
 SB3S_BUFFERS = (None, buffers.ReplayBuffer, buffers.DictReplayBuffer, NStepReplayBuffer, SB3sHerReplayBuffer)
 
@@ -106,8 +106,8 @@ class OffPolicy(Algorithm, Protocol):
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]: ...
     def _store_transition(
-        self, replay_buffer: buffers.ReplayBuffer, buffer_action: np.ndarray, new_obs: Any, reward: np.ndarray, dones: np.ndarray,
-        infos: Infos,
+        self, replay_buffer: buffers.ReplayBuffer, buffer_action: np.ndarray, new_obs: Any, reward: np.ndarray,
+        dones: np.ndarray, infos: Infos,
     ) -> None: ...  # fmt: skip
     def _on_step(self) -> None: ...
     def _count_step(self) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ def is_game(spec: Any) -> bool:
     return "episodic_life" in spec.config._fields
 
 
-def is_pool(core: Any) -> bool:
+def is_pool(core: object) -> bool:
     """Return whether an environment is an EnvPool."""
     return any(base.__module__.partition(".")[0] == "envpool" for base in type(core).__mro__)
 
@@ -118,6 +118,10 @@ def counts_games(pool: Any) -> bool:
     """Return whether an Atari pool clips rewards or makes episodes of lives; then its infos have the game's own."""
     config = pool.config
     return bool(config.get("episodic_life") or config.get("reward_clip"))
+
+
+# Waits for resets, and returns the observations and infos of all environments, or only of the reset ones.
+Begun = Callable[[], tuple[Any, dict[str, Any]]]
 
 
 class PoolCalls:
@@ -163,7 +167,7 @@ class PoolCalls:
         done, truncated = state[self._done], state[self._truncated]
         return state[self._observation], state[self._reward], done & ~truncated, truncated, self._info(state)
 
-    def reset(self, env_indices: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
+    def reset(self, env_indices: np.ndarray) -> Begun:
         """Start next episodes after the previous ones ended; the returned function waits for the first observations.
 
         After an episode's end, a step with any action begins the next episode. EnvPool's `reset` would too, but it
@@ -178,7 +182,7 @@ class PoolCalls:
         state = self._pool._recv()
         return state[self._observation], self._info(state)
 
-    def _info(self, state: Any) -> dict[str, Any]:
+    def _info(self, state: Sequence[np.ndarray]) -> dict[str, Any]:
         info: dict[str, Any] = {name: state[at] for name, at in self._info_columns.items()}
         info["players"] = {"env_id": info.pop("players.env_id")}
         return info

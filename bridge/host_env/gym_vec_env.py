@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 from bridge.host_env import envpool
 from bridge.host_env.batches import as_array, device_of, is_unshared, new_batch, rows, stack, take, write_rows
 from bridge.host_env.host_vec_env import HostVecEnv
-from bridge.host_env.partial_resets import Begun, PartialReset, autoreset_mode_of, partial_reset_of, require_vector_env
+from bridge.host_env.partial_resets import PartialReset, autoreset_mode_of, partial_reset_of, require_vector_env
 from bridge.host_env.step_infos import StepInfos
 from bridge.host_env.vector_envs.ray_vector_env import RayVectorEnv
 from bridge.host_env.vector_infos import info_dicts, kept
@@ -195,7 +195,7 @@ class GymVecEnv(HostVecEnv):
     def _begin_episodes(
         self,
         ended: np.ndarray,
-        first: Begun | None,
+        first: envpool.Begun | None,
         observation: object,
         info: Mapping[str, Any],
         kept_info: dict[str, object],

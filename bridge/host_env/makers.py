@@ -41,7 +41,7 @@ def env_fn(
     make: Callable[[], AnyEnv],
     seed: int | None,
     monitor_kwargs: Mapping[str, object],
-    wrapper_class: Callable[..., Any] | None,
+    wrapper_class: Callable[..., AnyEnv] | None,
     wrapper_kwargs: Mapping[str, object],
 ) -> Callable[[], AnyEnv]:
     """Return the function that makes the environment of one index, in a Monitor if there are arguments for one.
@@ -64,7 +64,7 @@ def env_fn(
         return env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs)
 
     # In a restarted worker, a Monitor continues the file of the previous one.
-    make_env.again = functools.partial(make_env, override_existing=False)  # type: ignore[attr-defined]
+    vars(make_env)["again"] = functools.partial(make_env, override_existing=False)
     return make_env
 
 

@@ -12,12 +12,10 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from bridge.host_env.batches import device_of
-from bridge.host_env.envpool import is_pool
+from bridge.host_env.envpool import Begun, is_pool
 from bridge.sb3 import AnyVectorEnv
 
-# Starts the resets of some environments, given their indices. The returned function waits, and returns the observations
-# and infos of all environments, or only of the reset ones.
-Begun = Callable[[], tuple[Any, dict[str, Any]]]
+# Starts the resets of some environments, given their indices.
 PartialReset = Callable[[np.ndarray], Begun]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from stable_baselines3.common.monitor import Monitor
@@ -12,7 +11,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from stable_baselines3.common.vec_env.util import dict_to_obs
 
 from bridge.host_env.episodes import EpisodeStatistics, infos_of_step
-from bridge.host_env.processes.worker_main import SerialEnvs, set_attribute
+from bridge.host_env.processes.worker_main import Key, SerialEnvs, set_attribute
 from bridge.sb3 import AnyEnv, WrapperClass
 from bridge.vec_env.argument_checks import env_indices_of
 
@@ -91,9 +90,9 @@ class SerialVecEnv(DummyVecEnv):
             return [True for _ in env_indices_of(indices, self.num_envs)]
         return super().env_is_wrapped(wrapper_class, indices)
 
-    def _as_observation(self, observations: dict[object, np.ndarray]) -> VecEnvObs:
+    def _as_observation(self, observations: dict[Key, np.ndarray]) -> VecEnvObs:
         plain = observations.get(None)  # a plain observation does not need SB3's slower function
         return dict_to_obs(self.observation_space, observations) if plain is None else plain
 
-    def _new_observations(self) -> dict[Any, np.ndarray]:
+    def _new_observations(self) -> dict[Key, np.ndarray]:
         return {key: np.empty(shape, dtype) for key, shape, dtype in self._parts}

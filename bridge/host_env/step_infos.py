@@ -73,7 +73,7 @@ class StepInfos(list[dict[str, Any]]):
     def __radd__(self, other: Infos) -> Infos:
         return other + list(self)
 
-    def __reduce_ex__(self, protocol: object) -> tuple[type[list[Any]], tuple[Infos]]:
+    def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[Infos]]:
         return list, (list(self),)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from bridge.sb3 import Infos
 FINAL = ("final_obs", "_final_obs", "final_observation", "_final_observation", "final_info", "_final_info")
 
 
-def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> Infos:
+def info_dicts(info: Mapping[str, object], rows: np.ndarray, num_rows: int) -> Infos:
     """Return the infos of some environments, as a dict of Python numbers and arrays for each.
 
     Args:
@@ -37,7 +36,7 @@ def info_dicts(info: Mapping[str, Any], rows: np.ndarray, num_rows: int) -> Info
     return infos
 
 
-def _column(value: Any, rows: np.ndarray, num_rows: int) -> Sequence[object]:
+def _column(value: object, rows: np.ndarray, num_rows: int) -> Sequence[object]:
     if isinstance(value, Mapping):
         return info_dicts(value, rows, num_rows)
     if hasattr(value, "__array__") and np.shape(value)[:1] == (num_rows,):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
@@ -33,7 +32,7 @@ class BatchedVecEnv(VecEnv):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, num_envs={self.num_envs}>"
 
-    def seed(self, seed: int | None = None) -> Sequence[Any]:
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Seed environment i with `seed + i` at the next reset; if None, NumPy's global generator draws the seed.
 
         Raises:

@@ -36,7 +36,7 @@ class Outputs(NamedTuple):
     final_observation: Any = ()
     episode_return: Any = ()
     episode_length: Any = ()
-    final_info: Any = ()
+    final_info: object = ()
     info: object = ()
 
     @classmethod
@@ -145,7 +145,9 @@ class CompiledFunctions:
     def _first_episodes(self, seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jax.vmap(jax.random.key)(seeds), jnp.zeros(seeds.shape, jnp.uint32)
 
-    def _reset(self, parameters: list[jax.Array], episodes: tuple[jax.Array, jax.Array]) -> tuple[Packed, Any, Any]:
+    def _reset(
+        self, parameters: list[jax.Array], episodes: tuple[jax.Array, jax.Array]
+    ) -> tuple[Packed, object, object]:
         state, timestep = self._venv(parameters).reset(*episodes)
         return self.state.pack(state), timestep.observation, timestep.info
 
@@ -156,7 +158,7 @@ class CompiledFunctions:
     def _action_masks(self, parameters: list[jax.Array], packed: Packed) -> jax.Array:
         return action_masks(self._venv(parameters), self.state.unpack(packed))
 
-    def _step_on_device(self, parameters: list[jax.Array], packed: Packed, action: jax.Array) -> tuple[Packed, Any]:
+    def _step_on_device(self, parameters: list[jax.Array], packed: Packed, action: jax.Array) -> tuple[Packed, object]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
         return self.state.pack(state), (
             timestep.observation,

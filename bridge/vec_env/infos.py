@@ -132,7 +132,7 @@ class QuietInfo(dict[str, Any]):
         info._index, info._written = index, written
         return info
 
-    def __reduce_ex__(self, protocol: object) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+    def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[object]]:
         return dict, (dict(self),)
 
 

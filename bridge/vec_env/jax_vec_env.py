@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from bridge.configuration import with_own_settings
 from bridge.dlpack import tensor_to_host, to_jax, to_torch
+from bridge.sb3 import AnyEnv
 from bridge.vec_env import argument_checks as checks
 from bridge.vec_env.actions import ActionChecker
 from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
@@ -222,7 +223,7 @@ class JaxVecEnv(BatchedVecEnv):
     # --- Attributes ---------------------------------------------------------------------------------------------
 
     @property
-    def envs(self) -> list[Any]:
+    def envs(self) -> list[AnyEnv]:
         """DummyVecEnv's list of Gymnasium environments, which a JaxVecEnv does not have: raises AttributeError."""
         raise AttributeError(f"A JaxVecEnv has no envs. {GYMNASIUMS}")
 
@@ -323,7 +324,7 @@ class JaxVecEnv(BatchedVecEnv):
         self.write_back(packed)
         self._reset_seeds()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         state = None if self._state is None else self.get_state()
         # Only the number of devices is pickled, because another process has other device objects.
         mesh = None if self.mesh is None else self.mesh.size
@@ -394,6 +395,6 @@ class JaxVecEnv(BatchedVecEnv):
         self._use(venv)
         self.observation_space = observation_space
 
-    def _env_states(self, env_indices: list[int]) -> list[Any]:
+    def _env_states(self, env_indices: list[int]) -> list[object]:
         states = self.compiled.unpack_state(self.packed_state).env_states
         return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in env_indices]

@@ -33,7 +33,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, object]) -> tuple[Ve
     """Return `venv` with the parameters, and the state, that `state_to_arrays` wrote, after checking all of it."""
     rest = dict(instance("state", arrays, Mapping, "a dict of arrays, as get_state returns it"))
 
-    def take(name: str) -> Any:
+    def take(name: str) -> object:
         if name not in rest:
             raise ValueError(f"state has no {name}. It has: {', '.join(map(str, arrays)) or 'nothing'}.")
         return rest.pop(name)
@@ -53,7 +53,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, object]) -> tuple[Ve
     lead = (venv.num_envs,) if axis == 0 else ()
     one = venv.env if venv.env_axis is None else jax.tree.map(lambda leaf: leaf[0], venv.env)
 
-    def parameter(path: Any, leaf: Any) -> Any:
+    def parameter(path: tuple[object, ...], leaf: Any) -> object:
         name = "parameters" + jax.tree_util.keystr(path)
         came: Any = rest.get(name)
         array = numbers(name, lead + np.shape(leaf), jnp.result_type(leaf), as_parameter)
@@ -64,7 +64,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, object]) -> tuple[Ve
     _require_parameters(env)
     venv = dataclasses.replace(venv, env=env, env_axis=None if axis == -1 else 0)
 
-    def part(path: Any, leaf: object) -> Any:
+    def part(path: tuple[object, ...], leaf: object) -> jax.Array:
         data = jax.eval_shape(key_data, leaf)
         array = jnp.array(numbers("state" + jax.tree_util.keystr(path), data.shape, data.dtype))
         return jax.random.wrap_key_data(array, impl=key_impl(leaf)) if is_key(leaf) else array

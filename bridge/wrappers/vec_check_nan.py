@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ class Checked(NamedTuple):
 
     action: object
     observation: object
-    reward: Any
+    reward: jax.Array
 
 
 class CompiledCheckNan(CompiledWrapper[VecCheckNan]):

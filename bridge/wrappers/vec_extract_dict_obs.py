@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stable_baselines3.common.vec_env import VecExtractDictObs
 
 from bridge.wrappers.compiled_wrapper import CompiledWrapper
@@ -26,7 +24,9 @@ class CompiledExtractDictObs(CompiledWrapper[VecExtractDictObs]):
         return ExtractState(self.wrapper.key)
 
     @staticmethod
-    def step(state: ExtractState, timestep: VectorTimeStep, action: object) -> tuple[ExtractState, VectorTimeStep, Any]:
+    def step(
+        state: ExtractState, timestep: VectorTimeStep, action: object
+    ) -> tuple[ExtractState, VectorTimeStep, object]:
         extracted = timestep.replace(
             observation=timestep.observation[state.key], final_observation=timestep.final_observation[state.key]
         )

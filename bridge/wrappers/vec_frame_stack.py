@@ -46,7 +46,7 @@ class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
     @staticmethod
     def step(
         state: FrameStackState, timestep: VectorTimeStep, action: object
-    ) -> tuple[FrameStackState, VectorTimeStep, Any]:
+    ) -> tuple[FrameStackState, VectorTimeStep, tuple[()]]:
         axes = jax.tree.unflatten(jax.tree.structure(state.frames), state.axes)
 
         def append(frames: jax.Array, axis: int, newest: jax.Array) -> jax.Array:
@@ -67,7 +67,7 @@ class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
         for stack, frames in zip(jax.tree.leaves(self._stacks()), jax.tree.leaves(state.frames), strict=True):
             stack.stacked_obs = np.array(frames, stack.stacked_obs.dtype)
 
-    def _stacks(self) -> Any:
+    def _stacks(self) -> object:
         """Return SB3's stacks, one for each array of the observation, in its structure."""
         stacked: StackedObservations[Any] = self.wrapper.stacked_obs
         return vars(stacked).get("sub_stacked_observations", stacked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,8 @@ from jaxenvs import VectorTimeStep, struct
 class MonitorState:
     """Running episodes: the returns so far, float32, and the lengths, int32, each (num_envs,)."""
 
-    episode_return: Any
-    episode_length: Any
+    episode_return: jax.Array | np.ndarray
+    episode_length: jax.Array | np.ndarray
 
 
 class CompiledMonitor(CompiledWrapper[VecMonitor]):
@@ -32,7 +31,9 @@ class CompiledMonitor(CompiledWrapper[VecMonitor]):
         return MonitorState(self.wrapper.episode_returns, self.wrapper.episode_lengths)
 
     @staticmethod
-    def step(state: MonitorState, timestep: VectorTimeStep, action: Any) -> tuple[MonitorState, VectorTimeStep, Any]:
+    def step(
+        state: MonitorState, timestep: VectorTimeStep, action: object
+    ) -> tuple[MonitorState, VectorTimeStep, object]:
         totals = MonitorState(state.episode_return + timestep.reward, state.episode_length + 1)
         running = jax.tree.map(lambda total: jnp.where(timestep.done, 0, total), totals)
         return running, timestep, totals

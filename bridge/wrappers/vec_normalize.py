@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
+from numpy.typing import ArrayLike
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
@@ -81,7 +83,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
     @staticmethod
     def step(
         state: NormalizeState, timestep: VectorTimeStep, action: object
-    ) -> tuple[NormalizeState, VectorTimeStep, Any]:
+    ) -> tuple[NormalizeState, VectorTimeStep, tuple[()]]:
         normalizer, normalized = state.normalizer.step(timestep, state.axis_name)
         old_obs = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), timestep.observation, state.old_obs)
         normalized = normalized.replace(reward=normalized.reward.astype(jnp.float32))
@@ -103,14 +105,14 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         env.old_obs = jax.tree.map(lambda leaf, old: np.array(leaf, old.dtype), state.old_obs, self._old_obs())
         env.old_reward = np.array(state.old_reward)
 
-    def _old_obs(self) -> Any:
+    def _old_obs(self) -> object:
         """Return the last observation before normalization; before the first one, zeros."""
         env = self.wrapper
         if "old_obs" in vars(env):
             return env.old_obs
         return create_empty_array(env.venv.observation_space, env.num_envs)
 
-    def _map_statistics(self, function: Any) -> Any:
+    def _map_statistics(self, function: Callable[[RunningMeanStd], object]) -> Any:
         """Apply `function` to the RunningMeanStd of each normalized array of the observation; None for others."""
         env = self.wrapper
         if not env.norm_obs:
@@ -131,7 +133,7 @@ def own_statistics(env: VecNormalize) -> type | None:
     return None
 
 
-def _array(numbers: Any) -> Any:
+def _array(numbers: ArrayLike) -> Any:
     """Return `jnp.asarray(numbers, float)`, but with NumPy: uncompiled operations of JAX cost dispatch."""
     return np.asarray(numbers, jax.dtypes.canonicalize_dtype(float))
 

@@ -32,7 +32,7 @@ class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
     @staticmethod
     def step(
         state: TransposeState, timestep: VectorTimeStep, action: object
-    ) -> tuple[TransposeState, VectorTimeStep, Any]:
+    ) -> tuple[TransposeState, VectorTimeStep, tuple[()]]:
         def transpose(observation: Any) -> Any:
             if state.image_keys is None:
                 return jnp.moveaxis(observation, -1, 1)

@@ -34,7 +34,7 @@ from jaxenvs.learn.interfaces import Arrays
 
 W = TypeVar("W", bound=VecEnvWrapper)
 
-_COMPILED: dict[type[VecEnvWrapper], type[CompiledWrapper[Any]]] = {
+_COMPILED: dict[type, type[CompiledWrapper[Any]]] = {
     VecCheckNan: CompiledCheckNan,
     VecExtractDictObs: CompiledExtractDictObs,
     VecFrameStack: CompiledFrameStack,
@@ -70,7 +70,7 @@ def step_wrappers(
     states: tuple[object, ...],
     timestep: VectorTimeStep,
     action: jax.Array,
-) -> tuple[tuple[Any, ...], VectorTimeStep, tuple[Any, ...]]:
+) -> tuple[tuple[object, ...], VectorTimeStep, tuple[object, ...]]:
     """Step through all wrappers of a WrappedEnv, in traced code.
 
     Args:
@@ -99,7 +99,7 @@ def _require_same(compiled: type, before: object, after: object) -> None:
         )
 
 
-def _kind(leaf: Any) -> str:
+def _kind(leaf: jax.typing.ArrayLike) -> str:
     return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
 
 
@@ -129,7 +129,7 @@ class WrappedEnv:
             raise NotCompilable(f"A {type(base).__name__} steps its environments on the host.")
         while type(env) is not JaxVecEnv:
             # Exact types, because a subclass may override anything.
-            compiled = _COMPILED.get(type(env))  # type: ignore[arg-type]
+            compiled = _COMPILED.get(type(env))
             if compiled is None or not isinstance(env, VecEnvWrapper):
                 names = ", ".join(sorted(wrapper.__name__ for wrapper in _COMPILED))
                 raise NotCompilable(
@@ -176,7 +176,7 @@ class WrappedEnv:
                 raise NotCompilable(f"The {kind} cannot be copied for an evaluation: {error}.") from error
         return env
 
-    def state(self) -> tuple[Any, ...]:
+    def state(self) -> tuple[object, ...]:
         """Return the states of the wrappers with which a rollout starts."""
         return tuple(wrapper.state() for wrapper in self.wrappers)
 

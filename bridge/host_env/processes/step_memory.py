@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
-from typing import IO, Any
+from typing import IO, Literal
 
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
@@ -36,7 +37,7 @@ class StepMemory:
             )
         self._observation_space = observation_space
         keys, shapes, dtypes = obs_space_info(observation_space)
-        fields: dict[Any, tuple[str, tuple[int, ...]]] = {
+        fields: dict[object, tuple[str, tuple[int, ...]]] = {
             "rewards": ("f8", (num_envs,)),
             "terminated": ("?", (num_envs,)),
             "truncated": ("?", (num_envs,)),
@@ -53,10 +54,12 @@ class StepMemory:
         )
         self.observations = {place: {key: arrays[place, key] for key in keys} for place in PLACES}
         # SB3 samples binary actions as floats.
-        self._casting: Any = "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
+        self._casting: Literal["unsafe", "same_kind"] = (
+            "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
+        )
         self.layout = pickle.dumps((fields, keys))
 
-    def write_actions(self, actions: Any) -> None:
+    def write_actions(self, actions: npt.ArrayLike) -> None:
         """Write the actions of all environments to where their workers read them, or raise and write nothing."""
         actions = np.asarray(actions)
         if actions.shape != self.actions.shape:

@@ -51,9 +51,9 @@ class StepReport(NamedTuple):
       begun: the infos with which next episodes began, if they are not empty.
     """
 
-    infos: dict[int, dict[str, Any]]
+    infos: dict[int, dict[str, object]]
     terminal: dict[int, Any]
-    begun: dict[int, dict[str, Any]]
+    begun: dict[int, dict[str, object]]
 
 
 class SerialEnvs:
@@ -132,7 +132,7 @@ def _write(observations: Observations, plain: np.ndarray | None, index: int, obs
             array[index] = observation[key]
 
 
-def _own(info: Mapping[str, object]) -> dict[str, Any]:
+def _own(info: Mapping[str, object]) -> dict[str, object]:
     """Return a copy, as environments may modify theirs. For plain numbers `copy.deepcopy` takes much longer."""
     return {key: value if type(value) in IMMUTABLE else copy.deepcopy(value) for key, value in info.items()}
 
@@ -241,7 +241,7 @@ def dumps(value: object) -> bytes:
 
 # --- In the worker --------------------------------------------------------------------------------------------------
 
-CALLS: dict[str, Callable[..., Any]] = {
+CALLS: dict[str, Callable[..., object]] = {
     "get_attr": lambda env, name: env.get_wrapper_attr(name),
     "set_attr": set_attribute,
     "env_method": lambda env, name, args, kwargs: env.get_wrapper_attr(name)(*args, **kwargs),

@@ -20,7 +20,7 @@ def is_parallel(env: object) -> bool:
     return all(hasattr(env, name) for name in names) and not hasattr(env, "agent_iter")
 
 
-class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     """Vector environment whose sub-environments are the agents of PettingZoo's parallel environments.
 
     One policy controls all agents. Sub-environment `n * i + j` is agent j of environment i, where n is the number of
@@ -59,7 +59,7 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start all environments: environment i, with the first of its agents' seeds."""
         self._is_out[:] = False
-        rows: list[Any] = []
+        rows: list[object] = []
         for number, env in enumerate(self.games):
             own_seed = None if seed is None else seed + number * len(self.agents)
             rows.extend(self._first(env, seed=own_seed, options=options))
@@ -70,8 +70,8 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         each_action = list(iterate(self.action_space, actions))
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
-        rows: list[Any] = []
-        finals: list[Any] = [None] * self.num_envs
+        rows: list[object] = []
+        finals: list[object] = [None] * self.num_envs
         for number, env in enumerate(self.games):
             first, is_out = number * len(self.agents), self._is_out[number]
             acting = [at for at, agent in enumerate(self.agents) if agent in env.agents and not is_out[at]]
@@ -106,7 +106,7 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         for env in self.games:
             env.close()
 
-    def _first(self, env: Any, **arguments: Any) -> list[Any]:
+    def _first(self, env: Any, **arguments: object) -> list[object]:
         observations, _ = env.reset(**arguments)
         return [observations.get(agent, self._nothing) for agent in self.agents]
 

@@ -17,7 +17,7 @@ from bridge.sb3 import AnyEnv
 from jaxenvs.arguments import instance, number, positive_int
 
 
-class RayVectorEnv(VectorEnv[Any, Any, Any]):
+class RayVectorEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
     """Vector environment whose environments run in Ray actors on many machines, some in each actor.
 
     Each actor is a SyncVectorEnv of Gymnasium. A step is one call of each actor, which takes milliseconds. Use it if a
@@ -70,7 +70,7 @@ class RayVectorEnv(VectorEnv[Any, Any, Any]):
             actor_class.remote([env_fns[i] for i in rows], copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
             for rows in self._rows
         ]
-        self._pending: list[Any] = []
+        self._pending: list[object] = []
         spaces = list(zip(self.call("observation_space"), self.call("action_space")))
         if any(own != spaces[0] for own in spaces):
             self.close()
