@@ -31,7 +31,7 @@ def _shown_as(metavar: str, help: str | None = None) -> Any:
     return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint="")
 
 
-def _read_by(read: Callable[[str], Any], metavar: str) -> Any:
+def _read_by(read: Callable[[str], object], metavar: str) -> Any:
     """Return tyro's specification for an argument that is one word, which `read` converts; None cannot be typed."""
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,

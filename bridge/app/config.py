@@ -21,6 +21,7 @@ from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.environments import EnvironmentInfo, find
 from bridge.app.hyperparameters import NOISE, check_values
 from bridge.app.tuned import settings_for
+from bridge.sb3 import Space
 from jaxenvs.arguments import did_you_mean, integer, non_negative_int, positive_int
 from jaxenvs.cli.user_errors import UserError, user_errors
 from jaxenvs.files import replacing
@@ -243,7 +244,7 @@ def tell_of_other_versions(path: Path, then: dict[str, str]) -> None:
         print(f"{path} was written with {', '.join(other)}: the weights may differ.", file=sys.stderr)
 
 
-def _policy(algorithm: str, space: gymnasium.Space[Any]) -> str:
+def _policy(algorithm: str, space: Space) -> str:
     kind = "Mlp"
     if isinstance(space, gymnasium.spaces.Dict):
         kind = "MultiInput"
@@ -252,7 +253,7 @@ def _policy(algorithm: str, space: gymnasium.Space[Any]) -> str:
     return f"{kind}{ALGORITHMS[algorithm].policy_kind}Policy"
 
 
-def _with_tuples(value: Any) -> Any:
+def _with_tuples(value: object) -> Any:
     """Return the value with each list as a tuple; JSON turns both into lists."""
     if isinstance(value, dict):
         return {name: _with_tuples(each) for name, each in value.items()}
@@ -276,7 +277,7 @@ def refuse_hyperparameters(argv: list[str]) -> None:
         raise UserError(f"{algorithm} takes hyper-parameters in one option: --hyperparameters {' '.join(given)}")
 
 
-def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> None:
+def _check_actions(algorithm: str, env_id: str, space: Space) -> None:
     expected, kind = ALGORITHMS[algorithm].actions, type(space).__name__
     if expected not in (None, kind):
         others = [name for name, spec in ALGORITHMS.items() if spec.actions in (None, kind)]

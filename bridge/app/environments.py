@@ -17,6 +17,7 @@ from bridge.atari import native_id, native_options
 from bridge.environment_ids import gymnasium_id, is_jax_id, jax_parameters, require_in_gymnasium, with_arrays
 from bridge.host_env import envpool
 from bridge.host_env.makers import maker
+from bridge.sb3 import AnyEnv, Space
 from jaxenvs import Environment, TimeLimit, Wrapper
 from jaxenvs.cli.user_errors import UserError, described, find_environment, user_errors
 
@@ -39,8 +40,8 @@ class EnvironmentInfo:
     """
 
     backend: str
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
+    observation_space: Space
+    action_space: Space
     has_time_limit: bool
     reward_threshold: float | None
     is_game: bool
@@ -101,7 +102,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentIn
     return EnvironmentInfo(backend, *spaces, has_limit, None if spec is None else spec.reward_threshold, is_game, make)
 
 
-def _made(target: Any, env_kwargs: dict[str, Any], is_jax: bool) -> Environment[Any] | gymnasium.Env[Any, Any]:
+def _made(target: Any, env_kwargs: dict[str, Any], is_jax: bool) -> Environment[Any] | AnyEnv:
     """Make one environment of an id, or of a class or function.
 
     Raises:

@@ -17,7 +17,7 @@ from jaxenvs import learn
 SCHEDULED = learn.PPO.SCHEDULED
 
 # Replace `action_noise`, with their defaults.
-NOISE: dict[str, Any] = {"noise_type": None, "noise_std": 0.0}
+NOISE: dict[str, object] = {"noise_type": None, "noise_std": 0.0}
 NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
 # The lowest value of hyper-parameters that are not in jaxenvs.learn.
 LEAST = {"noise_std": 0, "frame_stack": 1, "stats_window_size": 1}
@@ -62,7 +62,7 @@ def check_values(algorithm: str, values: dict[str, Any], defaults: Mapping[str, 
             raise ValueError(f"{name} must be at least {least}, got {values[name]}.")
 
 
-def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+def parse_assignments(assignments: Iterable[str]) -> dict[str, object]:
     """Parse `["n_steps=32", "learning_rate=lin_0.001"]` to a dict. Values are Python literals; plain words are strings.
 
     Raises:
@@ -77,7 +77,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
-def _parse_value(name: str, text: str) -> Any:
+def _parse_value(name: str, text: str) -> object:
     json_words = {"true": True, "false": False, "null": None}
     if text in json_words:
         return json_words[text]

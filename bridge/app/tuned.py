@@ -117,7 +117,7 @@ def from_zoo(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return settings, left_out
 
 
-def _literal(node: ast.AST) -> Any:
+def _literal(node: ast.AST) -> object:
     """Evaluate an expression such as `dict(net_arch=[64], activation_fn=nn.ReLU)`; a class is replaced by its name.
 
     Raises:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 from jax import dtypes
 from jax.sharding import Mesh
@@ -52,7 +53,7 @@ def to_device(rows: buffers.ReplayBuffer, num_steps: int, mesh: Mesh | None) -> 
             like = map_leaves(lambda leaf, space: empty(leaf, space.shape), rows.observations, space)
             return Replay.create(lead[0], like, empty(rows.actions, of_action))
 
-        replay = jax.jit(create)()  # one compiled function instead of one for each array
+        replay: Replay = jax.jit(create)()  # one compiled function instead of one for each array
     else:
         # Each array is freed as soon as it was copied.
         timeouts = vars(rows).pop("timeouts") != 0
@@ -76,7 +77,9 @@ def to_device(rows: buffers.ReplayBuffer, num_steps: int, mesh: Mesh | None) -> 
             position=jnp.int32(rows.pos),
             size=jnp.int32(rows.size()),
         )
-    return replay if mesh is None else place(replay, replay.layout(*layouts(mesh)), mesh)  # type: ignore[no-any-return]
+    if mesh is not None:
+        replay = place(replay, replay.layout(*layouts(mesh)), mesh)
+    return replay
 
 
 def _num_rows(rows: buffers.ReplayBuffer, num_steps: int) -> int:
@@ -93,7 +96,7 @@ def to_host(replay: Replay, rows: buffers.ReplayBuffer) -> dict[str, Any]:
     # Rows after the stored ones are not written, because NumPy's memory counts once it is written.
     num_rows = rows.buffer_size if replay.capacity == rows.buffer_size else rows.size()
 
-    def moved(leaf: jax.Array, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def moved(leaf: jax.Array, shape: tuple[int, ...], dtype: npt.DTypeLike | None) -> np.ndarray:
         """Return the array of SB3's; each array of the store is freed as soon as it was copied."""
         shape = rows.buffer_size, rows.n_envs, *shape
         is_on_a_cpu = [each.platform for each in leaf.devices()] == ["cpu"]
@@ -131,7 +134,7 @@ class _Memory:
         self.__array_interface__ = {"version": 3, "data": pointer, "shape": shape, "typestr": array.dtype.str}
 
 
-def _put(arrays: dict[Any, Any], name: object, shape: tuple[int, ...], dtype: object = None) -> jax.Array:
+def _put(arrays: dict[str, Any], name: str, shape: tuple[int, ...], dtype: npt.DTypeLike | None = None) -> jax.Array:
     """Take an array out of a dict, and return its first rows as a JAX array whose memory may be donated."""
     array: np.ndarray | None = arrays.pop(name)
     assert array is not None

@@ -52,7 +52,7 @@ class Files:
         self._maps: dict[Path, Any] = {}
         # What the last flush has counted, how many rows it has stored, how many were written since, and how many of the
         # stored ones are marked as overwritten on disk.
-        self._counts: dict[str, Any] = {}
+        self._counts: dict[str, object] = {}
         self._flushed_size = self._written = self._marked = 0
         try:
             for name in names:
@@ -88,7 +88,7 @@ class Files:
         self._maps[file] = np.memmap(file, tree.dtype, "r+", shape=shape)
         return np.asarray(self._maps[file])
 
-    def _restore(self, rows: Rows, state: Any) -> None:
+    def _restore(self, rows: Rows, state: dict[str, Any] | None) -> None:
         """Restore the counters from the folder, or write the first state into an empty folder."""
         if state is not None:
             for file in self.path.glob(".*.unfinished.json"):
@@ -98,7 +98,7 @@ class Files:
             rows.pos, rows.full = rows._added % self._capacity, rows._added >= self._capacity
         self.flush(rows)  # so that marked rows are dropped for good
 
-    def _state(self) -> Any:
+    def _state(self) -> dict[str, Any] | None:
         """Return what the last flush has written about the rows, or None if there are none yet.
 
         Raises:
@@ -164,7 +164,7 @@ class Files:
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked process has the file open, too
         self._lock.close()
 
-    def reduced(self, rows: Rows) -> tuple[Any, ...]:
+    def reduced(self, rows: Rows) -> tuple[object, ...]:
         """Return what pickle stores of a buffer: its attributes, with arrays of no rows, and the folder."""
         self.flush(rows)
         state = rows.__getstate__()
@@ -174,7 +174,7 @@ class Files:
         del state["_files"]
         return _opened, (self.path, type(rows), state)
 
-    def _write_state(self, counts: dict[str, Any], overwritten: int) -> None:
+    def _write_state(self, counts: dict[str, object], overwritten: int) -> None:
         with replacing(self.path / STATE) as file:
             file.write_text(json.dumps(counts | {"overwritten": overwritten, "layout": self._layout}))
         if hasattr(os, "O_DIRECTORY"):  # the file's name is on disk once its folder is
@@ -183,7 +183,7 @@ class Files:
             os.close(folder)
 
 
-def _opened(path: Path, cls: type[Rows], state: dict[str, Any]) -> Rows:
+def _opened(path: Path, cls: type[Rows], state: dict[str, object]) -> Rows:
     """Return the buffer that this process has open in a folder, or open it."""
     if (rows := _OPEN.get(path)) is None:
         rows = object.__new__(cls)

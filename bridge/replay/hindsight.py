@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from bridge.replay import columns
+from bridge.replay.columns import Observation
 from bridge.replay.rows import Array, Rows
 from jaxenvs.learn import Hindsight, Replay
 from jaxenvs.learn.off_policy.store.episode_index import Episodes
@@ -49,7 +50,10 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
     def _num_sampled(self) -> int:
         return max(round(1 / (1 - self.her_ratio)) - 1, 0) if self.her_ratio < 1 else 0
 
-    def _write_rows(self, before: Any, after: Any, action: Any, reward: Any, done: Any, timeout: Any) -> None:
+    def _write_rows(
+        self, before: Observation, after: Observation, action: np.ndarray, reward: np.ndarray, done: np.ndarray,
+        timeout: np.ndarray,
+    ) -> None:  # fmt: skip
         if self.copy_info_dict:
             raise ValueError("add_rollout cannot store infos, so it needs copy_info_dict=False, got True.")
         for step, timeouts in enumerate(timeout.tolist()):
@@ -101,7 +105,7 @@ class HerReplayBuffer(Rows, SB3sHerReplayBuffer):
         per_env = (self._current_ep_start, first, whole.sum(0), oldest)
         return extent, *(each.astype(np.int32) for each in per_env)
 
-    def _download(self, store: Replay) -> dict[str, Any]:
+    def _download(self, store: Replay) -> dict[str, object]:
         """Return SB3's arrays, with its index of episodes."""
         episodes = store.episodes
         assert episodes is not None

@@ -74,7 +74,8 @@ class ReplayBuffer(OfflineData):
             kind = NStepReplayBuffer
         elif cls is ReplayBuffer and isinstance(given.get("observation_space"), spaces.Dict):
             kind = DictReplayBuffer
-        return super().__new__(kind)  # type: ignore[no-any-return]
+        made: Self = super().__new__(kind)
+        return made
 
     def __init__(
         self,
@@ -329,7 +330,7 @@ class ReplayBuffer(OfflineData):
     def _forget(self) -> None:
         self._episodes = None
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         # Only the folder of the files is pickled, because they may hold more than memory.
         return super().__reduce_ex__(protocol) if self._files is None else self._files.reduced(self)
 

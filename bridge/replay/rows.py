@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import jax
 import numpy as np
@@ -132,7 +132,10 @@ class Rows(buffers.ReplayBuffer):
 
         self._write_rows(before, columns.map_leaves(following, before, final), action, reward, done, timeout)
 
-    def _write_rows(self, before: Any, after: Any, action: Any, reward: Any, done: Any, timeout: Any) -> None:
+    def _write_rows(
+        self, before: Observation, after: Observation, action: np.ndarray, reward: np.ndarray, done: np.ndarray,
+        timeout: np.ndarray,
+    ) -> None:  # fmt: skip
         """Write rows: arguments with the leading axes (rows, n_envs). Of more rows than there are, the last remain."""
         steps = len(reward)
         skipped = max(steps - self.buffer_size, 0)
@@ -149,7 +152,7 @@ class Rows(buffers.ReplayBuffer):
         self.num_added()  # which counts anew if `pos` was moved
         self._count(steps)
         if self.optimize_memory_usage:
-            self.observations[self.pos] = after[-1]
+            self.observations[self.pos] = columns.at(after, -1)
 
     def _count(self, num_new: int) -> None:
         """Count rows that were written, other than by `add`."""
@@ -260,7 +263,7 @@ class Rows(buffers.ReplayBuffer):
         self._store = None
         vars(self).update(found | vars(self))
 
-    def _download(self, store: Replay) -> dict[str, Any]:
+    def _download(self, store: Replay) -> dict[str, object]:
         """Return SB3's arrays with the content of a store, which is deleted or lives in them."""
         return device_store.to_host(store, self)
 
@@ -306,7 +309,7 @@ class Rows(buffers.ReplayBuffer):
         self._store, self._waiting = replay, None
         self._count(num_new)
 
-    def add_on_device(self, most: int, *step: Any) -> None:
+    def add_on_device(self, most: int, *step: object) -> None:
         """Store one step of all environments, the arguments of `Replay.add`, where the data is on the device.
 
         Args:
@@ -325,7 +328,7 @@ class Rows(buffers.ReplayBuffer):
         return self._kept_store(), self._waiting
 
 
-def is_known(buffer: object) -> bool:
+def is_known(buffer: object) -> TypeGuard[Rows]:
     """Return whether a replay buffer is exactly one of bridge's classes: a subclass may override anything."""
     return isinstance(buffer, Rows) and type(buffer).__module__.startswith("bridge.replay.")
 
@@ -340,7 +343,7 @@ def as_sb3s(buffer: Any) -> Any:
     return made
 
 
-def why_not_on_device(buffer: Any) -> str | None:
+def why_not_on_device(buffer: object) -> str | None:
     """Return why a buffer's data cannot move to the device for compiled functions, as a sentence; None if it can."""
     if not is_known(buffer):
         return (

@@ -7,6 +7,7 @@ first; what reads the store before that has them written.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -48,7 +49,7 @@ class WaitingSteps:
     def written_to(self, replay: Replay) -> Replay:
         """Return a store, which is donated, with these steps."""
         with beside(replay.reward):
-            return _write(replay, self.steps, np.int32(self.count))  # type: ignore[no-any-return]
+            return _write(replay, self.steps, np.int32(self.count))
 
 
 def write(replay: Replay, steps: object, count: jax.typing.ArrayLike) -> Replay:
@@ -61,4 +62,4 @@ def write(replay: Replay, steps: object, count: jax.typing.ArrayLike) -> Replay:
     return written
 
 
-_write = functools.partial(jax.jit, donate_argnums=(0,))(write)
+_write: Callable[[Replay, object, np.int32], Replay] = functools.partial(jax.jit, donate_argnums=(0,))(write)

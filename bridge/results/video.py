@@ -33,6 +33,7 @@ from bridge.contrib import is_maskable
 from bridge.environment_ids import is_jax_id, require_in_gymnasium
 from bridge.evaluation import Evaluation
 from bridge.evaluation.on_host import warn_without_statistics, with_statistics
+from bridge.sb3 import AnyEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv, arguments
 from jaxenvs.drawing.film import MOST_FPS, REAL_TIME_FPS, write_gif
@@ -49,7 +50,7 @@ PASS_ENV = "pass env, an environment made with render_mode='rgb_array'"
 def record(
     model: BaseAlgorithm,
     path: str | os.PathLike[str],
-    env: str | Environment[Any] | VectorEnv | VecEnv | gymnasium.Env[Any, Any] | None = None,
+    env: str | Environment[Any] | VectorEnv | VecEnv | AnyEnv | None = None,
     n_episodes: int = 1,
     *,
     deterministic: bool = True,
@@ -150,7 +151,7 @@ class _Takes:
         returns, lengths, terminated, truncated = zip(*self._rows)
         return Evaluation(np.array(returns), np.array(lengths), np.array(terminated), np.array(truncated))
 
-    def _masks(self) -> dict[str, Any]:
+    def _masks(self) -> dict[str, np.ndarray]:
         if not is_maskable(self._model.policy):
             return {}
         from sb3_contrib.common.maskable.utils import get_action_masks
@@ -214,7 +215,7 @@ def _as_gymnasium(env: Environment[Any], masks: bool) -> GymnasiumEnv:
     return GymnasiumEnv(env, "rgb_array")
 
 
-def _made_again(venv: VecEnv) -> gymnasium.Env[Any, Any]:
+def _made_again(venv: VecEnv) -> AnyEnv:
     """Return a new Gymnasium environment, with pictures, like the first one of a VecEnv.
 
     Raises:
@@ -226,7 +227,7 @@ def _made_again(venv: VecEnv) -> gymnasium.Env[Any, Any]:
             raise ValueError("it was not made by gymnasium.make")
         # SB3's Monitor changes nothing, and Gymnasium cannot make it again.
         spec.additional_wrappers = tuple(each for each in spec.additional_wrappers if each.name != "Monitor")
-        env: gymnasium.Env[Any, Any] = gymnasium.make(spec, render_mode="rgb_array")
+        env: AnyEnv = gymnasium.make(spec, render_mode="rgb_array")
     except Exception as error:  # of any kind, because it may come from the user's environment
         raise ValueError(
             f"The model's environment cannot be made again to be recorded ({error}): {PASS_ENV}."
@@ -246,8 +247,8 @@ def _in_wrappers(venv: VecEnv, like: VecEnv | None) -> VecEnv:
     new = object.__new__(type(like))
     vars(new).update(vars(like) | {"venv": inner, "num_envs": 1})
     if isinstance(like, VecFrameStack):
-        new.stacked_obs = copy.deepcopy(like.stacked_obs)  # type: ignore[attr-defined]
-        _empty(new.stacked_obs)
+        vars(new)["stacked_obs"] = stack = copy.deepcopy(like.stacked_obs)
+        _empty(stack)
     return new
 
 

@@ -145,10 +145,10 @@ def evaluations(config: TrainingConfig, env: VecEnv, out: Path, begun_at: int) -
       out: the folder of the run.
       begun_at: the number of steps from which a resumed run continues: what was evaluated before is kept.
     """
-    kind: Any = EvalCallback
+    kind: Callable[..., EvalCallback] = EvalCallback
     if config.algorithm in ("maskable_ppo", "maskable_recurrent_ppo"):  # whose actions must be legal there too
         kind = importlib.import_module("sb3_contrib.common.maskable.callbacks").MaskableEvalCallback
-    callback: EvalCallback = kind(
+    callback = kind(
         env,
         callback_on_new_best=SaveStatistics(out / BEST_STATISTICS),
         eval_freq=max(config.eval_freq // config.num_envs, 1),
@@ -182,7 +182,7 @@ class SaveStatistics(BaseCallback):
 class ProgressUpdates(ScheduledCallback):
     """Callback that shows a progress bar of the steps, including those before a resume."""
 
-    def __init__(self, bar: object) -> None:
+    def __init__(self, bar: Any) -> None:
         super().__init__()
         self._bar = bar
 
