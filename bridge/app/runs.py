@@ -117,9 +117,7 @@ def refuse_used(folder: Path) -> None:
             )
 
 
-def make_env(
-    config: TrainingConfig, num_envs: int | None = None, like: VecEnv | None = None, **further: object
-) -> VecEnv:
+def make_env(config: TrainingConfig, num_envs: int | None = None, like: VecEnv | None = None, **further: Any) -> VecEnv:
     """Make the environments of a run, to train on or to look at an agent.
 
     Args:

@@ -18,6 +18,8 @@ from jaxenvs.arguments import did_you_mean
 SEEDS = 2**31
 # Options that follow from the arguments of `make_vec_env`, or that a VecEnv does not use.
 NOT_OFFERED = ("num_envs", "seed", "env_seed", "env_type", "batch_size", "max_num_players", "gym_reset_return_info")
+# Waits for resets, and returns the observations and infos of all environments, or only of the reset ones.
+Begun = Callable[[], tuple[Any, dict[str, Any]]]
 
 
 def ids() -> Collection[str]:
@@ -118,10 +120,6 @@ def counts_games(pool: Any) -> bool:
     """Return whether an Atari pool clips rewards or makes episodes of lives; then its infos have the game's own."""
     config = pool.config
     return bool(config.get("episodic_life") or config.get("reward_clip"))
-
-
-# Waits for resets, and returns the observations and infos of all environments, or only of the reset ones.
-Begun = Callable[[], tuple[Any, dict[str, Any]]]
 
 
 class PoolCalls:

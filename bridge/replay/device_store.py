@@ -77,9 +77,8 @@ def to_device(rows: buffers.ReplayBuffer, num_steps: int, mesh: Mesh | None) -> 
             position=jnp.int32(rows.pos),
             size=jnp.int32(rows.size()),
         )
-    if mesh is not None:
-        replay = place(replay, replay.layout(*layouts(mesh)), mesh)
-    return replay
+    placed: Replay = replay if mesh is None else place(replay, replay.layout(*layouts(mesh)), mesh)
+    return placed
 
 
 def _num_rows(rows: buffers.ReplayBuffer, num_steps: int) -> int:

@@ -75,13 +75,7 @@ class Rows(buffers.ReplayBuffer):
     # --- Storing --------------------------------------------------------------------------------------------------
 
     def add(
-        self,
-        obs: Observation,
-        next_obs: Observation,
-        action: np.ndarray,
-        reward: np.ndarray,
-        done: np.ndarray,
-        infos: Infos,
+        self, obs: Any, next_obs: Any, action: np.ndarray, reward: np.ndarray, done: np.ndarray, infos: Infos
     ) -> None:
         """Store one step of every environment, as SB3's buffers do."""
         if self._files is not None:

@@ -145,9 +145,7 @@ class CompiledFunctions:
     def _first_episodes(self, seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jax.vmap(jax.random.key)(seeds), jnp.zeros(seeds.shape, jnp.uint32)
 
-    def _reset(
-        self, parameters: list[jax.Array], episodes: tuple[jax.Array, jax.Array]
-    ) -> tuple[Packed, object, object]:
+    def _reset(self, parameters: list[jax.Array], episodes: tuple[jax.Array, jax.Array]) -> tuple[Packed, Any, Any]:
         state, timestep = self._venv(parameters).reset(*episodes)
         return self.state.pack(state), timestep.observation, timestep.info
 

@@ -66,10 +66,7 @@ def register_wrapper(sb3_class: type[W], compiled_class: type[CompiledWrapper[W]
 
 
 def step_wrappers(
-    types: tuple[type[CompiledWrapper[Any]], ...],
-    states: tuple[object, ...],
-    timestep: VectorTimeStep,
-    action: jax.Array,
+    types: tuple[type[CompiledWrapper[Any]], ...], states: tuple[Any, ...], timestep: VectorTimeStep, action: jax.Array
 ) -> tuple[tuple[object, ...], VectorTimeStep, tuple[object, ...]]:
     """Step through all wrappers of a WrappedEnv, in traced code.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
-from typing import IO, Literal
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,9 +54,7 @@ class StepMemory:
         )
         self.observations = {place: {key: arrays[place, key] for key in keys} for place in PLACES}
         # SB3 samples binary actions as floats.
-        self._casting: Literal["unsafe", "same_kind"] = (
-            "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
-        )
+        self._casting: Any = "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
         self.layout = pickle.dumps((fields, keys))
 
     def write_actions(self, actions: npt.ArrayLike) -> None:

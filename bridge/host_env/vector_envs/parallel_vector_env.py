@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -54,9 +54,7 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         (self._nothing,) = iterate(batch_space(self.single_observation_space), zeros)
         self._is_out = np.zeros((len(self.games), len(self.agents)), bool)
 
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start all environments: environment i, with the first of its agents' seeds."""
         self._is_out[:] = False
         rows: list[object] = []
