@@ -44,7 +44,8 @@ def set_up_process() -> None:
     is_chosen = "JAX_CPU_ENABLE_ASYNC_DISPATCH" in os.environ or not setting("jax_cpu_enable_async_dispatch")
     if is_chosen or has_run():
         return
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
+    update: Callable[[str, object], None] = jax.config.update
+    update("jax_cpu_enable_async_dispatch", False)
 
 
 def with_own_settings(function: Callable[P, R]) -> Callable[P, R]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +28,8 @@ def offer_cores(number: int) -> None:
     """Let JAX have this many devices on a CPU, about a core each. Call it before JAX runs anything."""
     flag = "--xla_force_host_platform_device_count"
     if number > 0 and has_run() is False and flag not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", number)  # type: ignore[no-untyped-call]
+        update: Callable[[str, object], None] = jax.config.update
+        update("jax_num_cpu_devices", number)
 
 
 class AgentsInOneFunction:
