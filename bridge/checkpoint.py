@@ -95,7 +95,7 @@ def save_checkpoint(model: BaseAlgorithm, path: str | Path, metadata: dict[str, 
 
 
 def _save_checkpoint(
-    model: BaseAlgorithm, path: str | Path, random_state: dict[str, object], metadata: dict[str, Any] | None
+    model: BaseAlgorithm, path: str | Path, random_state: dict[str, object], metadata: dict[str, object] | None
 ) -> None:
     arguments.instance("model", model, BaseAlgorithm, "a Stable-Baselines3 model")
     _require_path(path)

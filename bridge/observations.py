@@ -27,6 +27,6 @@ def map_parts(function: Callable[..., object], observation: object, *others: Any
 
 def parts_of(observation: object) -> list[Any]:
     """Return the arrays of an observation, in the order of its space."""
-    parts: list[Any] = []
+    parts: list[object] = []
     map_parts(parts.append, observation)
     return parts

@@ -146,7 +146,7 @@ class TrainingConfig:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as a config.json has them."""
-        fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        fields: dict[str, object] = json.loads(json.dumps(dataclasses.asdict(self)))
         return fields
 
     def require_begun_as(self, begun: dict[str, Any], path: Path) -> None:
@@ -260,7 +260,7 @@ def _with_tuples(value: object) -> Any:
     return tuple(map(_with_tuples, value)) if isinstance(value, list | tuple) else value
 
 
-def _default_arguments(algorithm: str) -> dict[str, Any]:
+def _default_arguments(algorithm: str) -> dict[str, object]:
     parameters = inspect.signature(algorithm_class(algorithm)).parameters
     defaults = {
         name: each.default for name, each in parameters.items() if name not in (*NOT_HYPERPARAMETERS, *NOT_JSON)

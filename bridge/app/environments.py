@@ -102,7 +102,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentIn
     return EnvironmentInfo(backend, *spaces, has_limit, None if spec is None else spec.reward_threshold, is_game, make)
 
 
-def _made(target: Any, env_kwargs: dict[str, Any], is_jax: bool) -> Environment[Any] | AnyEnv:
+def _made(target: Any, env_kwargs: dict[str, object], is_jax: bool) -> Environment[Any] | AnyEnv:
     """Make one environment of an id, or of a class or function.
 
     Raises:
@@ -142,7 +142,7 @@ def _pool_name(env_id: str) -> str:
     return native_id(env_id) if env_id.endswith("NoFrameskip-v4") else env_id.removeprefix("ALE/")
 
 
-def _native(env_id: str, env_kwargs: dict[str, Any]) -> EnvironmentInfo:
+def _native(env_id: str, env_kwargs: dict[str, object]) -> EnvironmentInfo:
     with user_errors(Exception, "EnvPool cannot be imported: "):  # a library of many parts may raise anything
         known = envpool.ids()
     if not known:

@@ -67,7 +67,7 @@ def settings_for(algorithm: str, env_id: str, is_game: bool, path: Path | None) 
 
 
 @functools.cache
-def _installed(algorithm: str, name: str) -> dict[str, Any]:
+def _installed(algorithm: str, name: str) -> dict[str, object]:
     """Return the settings that an installed RL-Zoo has for an environment, and say on stderr what is left out."""
     package = importlib.util.find_spec("rl_zoo3")
     if package is None or package.origin is None:
@@ -102,7 +102,7 @@ def read_yaml(path: Path) -> dict[str, dict[str, Any]]:
 
 def from_zoo(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return settings of RL-Zoo as tuned.toml has them, and the names of those that cannot be used."""
-    settings: dict[str, Any] = {"n_envs": 1} if row else {}
+    settings: dict[str, object] = {"n_envs": 1} if row else {}
     left_out = [name for name in OF_ZOO_ONLY if row.get(name) is not None]
     for name, value in row.items():
         if name in ("normalize", "policy_kwargs", "env_kwargs") and isinstance(value, str):

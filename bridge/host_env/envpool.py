@@ -176,11 +176,11 @@ class PoolCalls:
         self._pool._send([env_ids, env_ids, self._actions])
         return self._first
 
-    def _first(self) -> tuple[Any, dict[str, Any]]:
+    def _first(self) -> tuple[object, dict[str, object]]:
         state = self._pool._recv()
         return state[self._observation], self._info(state)
 
-    def _info(self, state: Sequence[np.ndarray]) -> dict[str, Any]:
-        info: dict[str, Any] = {name: state[at] for name, at in self._info_columns.items()}
+    def _info(self, state: Sequence[np.ndarray]) -> dict[str, object]:
+        info: dict[str, object] = {name: state[at] for name, at in self._info_columns.items()}
         info["players"] = {"env_id": info.pop("players.env_id")}
         return info

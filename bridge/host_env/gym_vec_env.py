@@ -114,7 +114,7 @@ class GymVecEnv(HostVecEnv):
             raise ValueError(f"options must be the same for all environments of a GymVecEnv, got {options}.")
         super().set_options(options)
 
-    def _reset_all(self) -> tuple[Any, Infos]:
+    def _reset_all(self) -> tuple[object, Infos]:
         seed = self._seeds[0]
         options = dict(self._options[0]) if self._options[0] else None
         if seed is not None and self._is_pool:
@@ -236,7 +236,7 @@ class GymVecEnv(HostVecEnv):
         )
         return None
 
-    def _owned(self, observation: object) -> Any:
+    def _owned(self, observation: object) -> object:
         """Return writable observations in the space's dtypes; a copy, if other code may write into their memory again.
 
         Such code must hold a reference to it. Call this with the observations in a single local variable.
@@ -350,7 +350,7 @@ class GymVecEnv(HostVecEnv):
         )
 
 
-def _halves_of_a_step(vector_env: AnyVectorEnv) -> tuple[Callable[[Any], object], Callable[[], tuple[Any, ...]]]:
+def _halves_of_a_step(vector_env: AnyVectorEnv) -> tuple[Callable[[Any], object], Callable[[], tuple[object, ...]]]:
     """Return the functions that start a step and wait for it, as AsyncVectorEnv and EnvPool have them."""
     for send, receive in (("step_async", "step_wait"), ("send", "recv")):
         if hasattr(vector_env, send) and hasattr(vector_env, receive):

@@ -57,7 +57,7 @@ class NativeVecEnv(HostVecEnv):
         if options and any(options if isinstance(options, list) else [options]):
             raise ValueError(f"A NativeVecEnv accepts no reset options, got {options}.")
 
-    def _reset_all(self) -> tuple[Any, Infos]:
+    def _reset_all(self) -> tuple[object, Infos]:
         buffers = self._pool.take()
         given = [seed % 2**64 for seed in self._seeds if seed is not None]
         seeds = np.array(given, np.uint64) if given else None

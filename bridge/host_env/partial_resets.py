@@ -111,7 +111,7 @@ def _cannot_reset_partially(vector_env: AnyVectorEnv, why: str) -> ValueError:
     )
 
 
-def _reset_cartpoles(vector_env: Any, env_indices: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+def _reset_cartpoles(vector_env: Any, env_indices: np.ndarray) -> tuple[np.ndarray, dict[str, object]]:
     """Reset some environments as their own next step would, with their own random generator."""
     shape = 4, len(env_indices)
     vector_env.state[:, env_indices] = first = vector_env.np_random.uniform(vector_env.low, vector_env.high, shape)

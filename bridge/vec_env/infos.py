@@ -78,7 +78,7 @@ def info_rows(info: object, at: Index, count: int) -> Infos:
     return [jax.tree.unflatten(structure, row) for row in rows]
 
 
-def _rows(observation: object, at: Index) -> list[Any]:
+def _rows(observation: object, at: Index) -> list[object]:
     """Return a list of single observations, each in its own memory."""
     if isinstance(observation, np.ndarray):
         return [row.copy() for row in observation[at]]

@@ -112,7 +112,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
             return env.old_obs
         return create_empty_array(env.venv.observation_space, env.num_envs)
 
-    def _map_statistics(self, function: Callable[[RunningMeanStd], object]) -> Any:
+    def _map_statistics(self, function: Callable[[RunningMeanStd], object]) -> object:
         """Apply `function` to the RunningMeanStd of each normalized array of the observation; None for others."""
         env = self.wrapper
         if not env.norm_obs:

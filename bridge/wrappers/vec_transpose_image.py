@@ -33,7 +33,7 @@ class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
     def step(
         state: TransposeState, timestep: VectorTimeStep, action: object
     ) -> tuple[TransposeState, VectorTimeStep, tuple[()]]:
-        def transpose(observation: Any) -> Any:
+        def transpose(observation: Any) -> object:
             if state.image_keys is None:
                 return jnp.moveaxis(observation, -1, 1)
             return {**observation, **{key: jnp.moveaxis(observation[key], -1, 1) for key in state.image_keys}}

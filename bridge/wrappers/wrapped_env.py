@@ -142,7 +142,7 @@ class WrappedEnv:
         self.normalize: VecNormalize | None = next(
             (each.wrapper for each in reversed(wrappers) if isinstance(each, CompiledNormalize)), None
         )
-        self._observations: dict[object, Any] = {}
+        self._observations: dict[object, object] = {}
 
     @property
     def changes_infos(self) -> bool:

@@ -108,6 +108,6 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         observations, _ = env.reset(**arguments)
         return [observations.get(agent, self._nothing) for agent in self.agents]
 
-    def _batch(self, rows: Sequence[object]) -> Any:
+    def _batch(self, rows: Sequence[object]) -> object:
         out: Any = create_empty_array(self.single_observation_space, n=self.num_envs)
         return concatenate(self.single_observation_space, rows, out)

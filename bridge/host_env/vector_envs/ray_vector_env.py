@@ -143,9 +143,9 @@ class RayVectorEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
             raise WorkerDied(f"The actor of {who} {how}", rows, None) from error
         return answers
 
-    def _joined(self, infos: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+    def _joined(self, infos: Sequence[Mapping[str, object]]) -> dict[str, object]:
         """Return the infos of all environments, as Gymnasium batches them, from the infos of each actor."""
-        joined: dict[str, Any] = {}
+        joined: dict[str, object] = {}
         for rows, info in zip(self._rows, infos):
             for index, own in zip(rows, info_dicts(info, np.arange(len(rows)), len(rows)) if info else ()):
                 joined = self._add_info(joined, own, index)
