@@ -74,9 +74,7 @@ class Rows(buffers.ReplayBuffer):
 
     # --- Storing --------------------------------------------------------------------------------------------------
 
-    def add(
-        self, obs: Any, next_obs: Any, action: np.ndarray, reward: np.ndarray, done: np.ndarray, infos: Infos
-    ) -> None:
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: np.ndarray, done: np.ndarray, infos: Infos) -> None:
         """Store one step of every environment, as SB3's buffers do."""
         if self._files is not None:
             self._files.reserve(1)
