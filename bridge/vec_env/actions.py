@@ -63,8 +63,7 @@ class ActionChecker:
             raise ValueError(
                 f"actions[{index}] must lie in {self.space}, got {actions[index]}. No environment was stepped."
             )
-        checked: np.ndarray = actions.astype(self.dtype, copy=False)
-        return checked
+        return actions.astype(self.dtype, copy=False)
 
     def _inside(self, actions: np.ndarray) -> Any:
         if self._casting == "unsafe":
