@@ -23,7 +23,7 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
-from jaxenvs.jax_names import has_run, setting
+from jaxenvs.jax_names import config, has_run, setting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,8 +44,7 @@ def set_up_process() -> None:
     is_chosen = "JAX_CPU_ENABLE_ASYNC_DISPATCH" in os.environ or not setting("jax_cpu_enable_async_dispatch")
     if is_chosen or has_run():
         return
-    update: Callable[[str, object], None] = jax.config.update
-    update("jax_cpu_enable_async_dispatch", False)
+    config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def with_own_settings(function: Callable[P, R]) -> Callable[P, R]:

@@ -13,6 +13,7 @@ import torch
 import torch.utils.dlpack
 
 from jaxenvs.arrays import key_data
+from jaxenvs.jax_names import config
 
 log = logging.getLogger("jaxenvs.sb3")
 
@@ -90,7 +91,7 @@ def _leaf_to_jax(leaf: object, copy: bool) -> jax.Array:
     if not isinstance(leaf, torch.Tensor):
         return jnp.array(leaf)
     tensor = leaf.detach().contiguous()
-    if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+    if not config.jax_enable_x64:
         tensor = tensor.to(_NARROWED.get(tensor.dtype, tensor.dtype))
     array = jnp.from_dlpack(tensor)
     # A tensor that was narrowed or made contiguous is a copy already.

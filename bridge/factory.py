@@ -346,9 +346,9 @@ def _say_once(level: int, message: str) -> None:
     log.log(level, "%s", message)
 
 
-def _as_dict(name: str, value: object) -> dict[str, Any]:
+def _as_dict(name: str, value: Any) -> dict[str, Any]:
     return {} if value is None else dict(instance(name, value, Mapping, "a dict"))
 
 
-def _as_path(name: str, value: object) -> str | None:
+def _as_path(name: str, value: Any) -> str | None:
     return None if value is None else os.fspath(instance(name, value, (str, os.PathLike), "a str"))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import torch
 
-from jaxenvs.jax_names import setting
+from jaxenvs.jax_names import config
 
 
 def get_random_state() -> dict[str, object]:
@@ -39,7 +39,7 @@ def key_data(seed: int) -> np.ndarray:
     It differs from `jax.random.key(seed)`, the first environment's key: otherwise a model would draw its noise from the
     keys of that environment's episodes, and where an iteration is an episode, act as the environment was drawn.
     """
-    if setting("jax_default_prng_impl") == "threefry2x32":
+    if config.jax_default_prng_impl == "threefry2x32":
         # Written out, because compiling a function for it would take longer than making a model.
         return np.array([MODEL, seed % 2**32], np.uint32)
     return np.array(jax.random.key_data(jax.random.fold_in(jax.random.key(seed % 2**32), MODEL)))

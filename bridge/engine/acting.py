@@ -24,6 +24,7 @@ from bridge.translate.policies.off_policy_networks import (
 from bridge.translate.pytorch.modules import Params
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.default_device import accelerator, bound, cached_by_device, on
+from jaxenvs.jax_names import config
 from jaxenvs.learn import Recalled, Rollout
 from jaxenvs.learn.interfaces import Memory, Observation
 from jaxenvs.learn.networks.distributions import Distribution
@@ -47,7 +48,7 @@ class Actor:
         self._parameters = parameters
         self.compiled = _compiled_functions(network)
         self.copies = False
-        self.device = jax.config.jax_default_device  # type: ignore[attr-defined]
+        self.device = config.jax_default_device
         self._addresses: list[int] = []
         self.is_shared = False
         self.refresh()

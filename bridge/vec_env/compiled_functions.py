@@ -20,7 +20,7 @@ from jaxenvs.arrays import key_impl
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.compilation.default_device import bound, cached_by_device, on
-from jaxenvs.jax_names import setting
+from jaxenvs.jax_names import config
 from jaxenvs.learn.devices import layout_behind, layouts, on_each, place
 from jaxenvs.vector import VectorTimeStep
 from jaxenvs.wrappers.action_masker import action_masks, has_action_masks
@@ -70,13 +70,13 @@ class CompiledFunctions:
         configure_by_default()
         placed = None if mesh is not None else of_environments(device, venv).device
         kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
-        x64 = setting("jax_enable_x64")
+        x64 = config.jax_enable_x64
         with on(placed):
             return _functions_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
 
     def __init__(self, venv: VectorEnv, mesh: Mesh | None) -> None:
         """Trace the environments, and jit their functions, which compile at their first call, for the device in use."""
-        self._device = setting("jax_default_device")
+        self._device = config.jax_default_device
         self._mesh, part = mesh, venv if mesh is None else _part(venv, mesh.size)
         # The key is made in traced code, as making one compiles a function.
         state, timestep = jax.eval_shape(lambda: part.reset(jax.random.key(0)))

@@ -91,7 +91,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         return after, normalized, ()
 
     @staticmethod
-    def layout(state: NormalizeState, per_env: object, same: object) -> NormalizeState:
+    def layout(state: NormalizeState, per_env: Any, same: Any) -> NormalizeState:
         return dataclasses.replace(
             state, normalizer=state.normalizer.layout(per_env, same), old_obs=per_env, old_reward=per_env
         )

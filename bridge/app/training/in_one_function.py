@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import jax
 import numpy as np
 
 from bridge.app.config import TrainingConfig
@@ -20,6 +18,7 @@ from bridge.seeds import SeedSweep
 from jaxenvs import learn
 from jaxenvs.cli.user_errors import user_errors
 from jaxenvs.files import replacing
+from jaxenvs.jax_names import config as jax_config
 from jaxenvs.jax_names import has_run
 from jaxenvs.learn.devices import is_first_process, largest
 
@@ -28,8 +27,7 @@ def offer_cores(number: int) -> None:
     """Let JAX have this many devices on a CPU, about a core each. Call it before JAX runs anything."""
     flag = "--xla_force_host_platform_device_count"
     if number > 0 and has_run() is False and flag not in os.environ.get("XLA_FLAGS", ""):
-        update: Callable[[str, object], None] = jax.config.update
-        update("jax_num_cpu_devices", number)
+        jax_config.update("jax_num_cpu_devices", number)
 
 
 class AgentsInOneFunction:
