@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.differential.running import Program
-from tests.differential.settings import ALGORITHMS, ON_POLICY, OURS, Q_LEARNING, SOFT, Setting
+from tests.differential.settings import ALGORITHMS, ON_POLICY, OURS, Q_LEARNING, SIMBA, SOFT, Setting
 from tests.differential.user_classes.overriding import METHODS, SPECIAL
 
 # With few settings, of an algorithm each: what functions are compiled for is most of what they cost.
@@ -70,7 +70,7 @@ class Drawer:
 
     def _setting(self, number: int, envs: tuple[str, ...]) -> Setting:
         pick, chance = self.random.choice, self._chance
-        algorithms, number = (ALGORITHMS, number) if number >= 0 else (OURS, -1 - number)
+        algorithms, number = (ALGORITHMS, number) if number >= 0 else ((*OURS, *SIMBA), -1 - number)
         algorithm = algorithms[number % len(algorithms)]
         exact = chance(0.6)
         settings: dict[str, Any] = {
@@ -108,6 +108,8 @@ class Drawer:
                 settings["sde"] = True
             if chance(0.2) and settings["observations"] == "box":
                 settings["wrapper"] = pick(["normalize", "monitor"])
+        if algorithms is not ALGORITHMS and algorithm in SIMBA:
+            settings |= {"networks": "simba", "observations": "box"}
         if algorithm == "A2C" and chance(1.0 if self.few else 0.5):
             settings["optimizer"] = ""
         if settings["observations"] == "box" and chance(0.1 if self.few else 0.2):

@@ -12,6 +12,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import nn
 
+import bridge
 from bridge.algorithms.specs import SPECS
 from jaxenvs import learn
 from tests.differential.environments import LONGEST, make_env
@@ -21,6 +22,8 @@ from tests.differential.user_classes.overriding import subclass
 ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO", "CrossQ", "RecurrentPPO")
 # Which SB3 does not have. Their programs are drawn from negative numbers, so that those of the others keep theirs.
 OURS = ("MaskableRecurrentPPO", "PQN")
+# And those of others with the residual networks of our own, which SB3 trains too.
+SIMBA = tuple(name for name in ALGORITHMS if "SimbaPolicy" in getattr(bridge, name).policy_aliases)
 # Whose settings are of a class, or of one that begins as that does.
 ON_POLICY, IN_MINIBATCHES, PPOS, Q_LEARNING, SOFT = (
     tuple(name for name in (*ALGORITHMS, *OURS) if issubclass(SPECS[name].settings, of))
@@ -56,6 +59,7 @@ class Setting:
       wrapper: "", "normalize", "monitor", "own" or, of Gymnasium's alone, "aliasing"; `make_env`.
       sde: state-dependent exploration.
       buffer: "" or "own": a subclass of SB3's replay buffer, whose `sample` looks at the model.
+      networks: "", or "simba" of a SimbaPolicy.
     """
 
     algorithm: str
@@ -75,6 +79,7 @@ class Setting:
     wrapper: str = ""
     sde: bool = False
     buffer: str = ""
+    networks: str = ""
 
     @property
     def is_on_policy(self) -> bool:
@@ -154,7 +159,9 @@ def make(library: Any, setting: Setting, number: int) -> Any:
     arguments |= _on_policy(setting) if setting.is_on_policy else _off_policy(setting)
     if setting.algorithm == "A2C":
         arguments["use_rms_prop"] = not setting.optimizer
-    policy = POLICIES.get(setting.observations, "MlpPolicy")
+    policy: Any = POLICIES.get(setting.observations, "MlpPolicy")
+    if setting.networks:
+        policy = getattr(bridge, setting.algorithm).policy_aliases["SimbaPolicy"]
     if "Recurrent" in setting.algorithm:
         policy = policy.replace("Policy", "LstmPolicy")
         policy_kwargs["lstm_hidden_size"] = 4
