@@ -32,7 +32,7 @@ TRAININGS = {name: OF_CASES[name] for name in ("DQN", "CrossQ", "DQN, hindsight"
     "A2C": OF_CASES["A2C"].replace(
         **PLAIN, learning_rate=1e-2, max_grad_norm=1e9, normalize_advantage=True, normalize=True
     ),
-    "RecurrentPPO": OF_CASES["RecurrentPPO"].replace(**ROLLOUT),
+    **{name: OF_CASES[name].replace(**ROLLOUT) for name in ("RecurrentPPO", "MaskableRecurrentPPO", "PQN")},
     "SAC": OF_CASES["SAC"].replace(**PLAIN, learning_rate=1e-3, total_timesteps=1000),
 }
 ITERATIONS, DEVICES = 4, 4

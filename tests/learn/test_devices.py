@@ -177,7 +177,7 @@ def assert_as_it_should_be(told):
 
 FIRST = ("A2C", "DQN, in brief", "sweep")
 # MaskablePPO, QRDQN, TD3 and TQC divide what these do.
-OTHERS = ("PPO, target_kl", "RecurrentPPO", "SAC", "CrossQ", "DQN, hindsight")
+OTHERS = ("PPO, target_kl", "RecurrentPPO", "MaskableRecurrentPPO", "PQN", "SAC", "CrossQ", "DQN, hindsight")
 
 
 @pytest.mark.thorough

@@ -70,7 +70,8 @@ def trainings() -> dict[str, learn.Training]:
     bits, locks = jaxenvs.make_vec("BitFlipping-v0", 8), jaxenvs.VectorEnv(Locks(), 8)
     hidden, q, critics = {"actor": (8,), "critic": (8,)}, learn.DQNPolicy.of, (8,)
     ppo, actor_critic = learn.PPO(**ON_POLICY, target_kl=0.01, clip_range_vf=0.2), learn.ActorCritic.of
-    recurrent = learn.RecurrentActorCritic.of(cartpole.env, **hidden, lstm_hidden_size=4)
+    recurrent = functools.partial(learn.RecurrentActorCritic.of, **hidden, lstm_hidden_size=4)
+    lambda_returns = learn.PQN(**ON_POLICY, exploration_rate=0.5)
     noisy = learn.TD3(**SMALL, action_noise=learn.OrnsteinUhlenbeckActionNoise(0.0, 0.3))
     quantiles = learn.QRDQNPolicy.of(cartpole.env, critics, n_quantiles=5)
     crossq = learn.CrossQPolicy.of(pendulum.env, critics, warmup_steps=5)
@@ -80,9 +81,13 @@ def trainings() -> dict[str, learn.Training]:
             pendulum, actor_critic(pendulum.env, **hidden), learn.PPO(**ON_POLICY), total_timesteps=64
         ),
         "A2C": learn.Training(cartpole, actor_critic(cartpole.env, **hidden), learn.A2C(), **SHORT),
-        "RecurrentPPO": learn.Training(cartpole, recurrent, learn.RecurrentPPO(**ON_POLICY), **SHORT),
+        "RecurrentPPO": learn.Training(cartpole, recurrent(cartpole.env), learn.RecurrentPPO(**ON_POLICY), **SHORT),
+        "PQN": learn.Training(cartpole, learn.PQNNetwork.of(cartpole.env, critics), lambda_returns, **SHORT),
         "MaskablePPO": learn.Training(
             locks, actor_critic(locks.env, **hidden), learn.MaskablePPO(**ON_POLICY), **SHORT
+        ),
+        "MaskableRecurrentPPO": learn.Training(
+            locks, recurrent(locks.env), learn.MaskableRecurrentPPO(**ON_POLICY), **SHORT
         ),
         "DQN": learn.Training(cartpole, q(cartpole.env, critics), learn.DQN(**SMALL), **SHORT),
         "DQN, hindsight": learn.Training(
