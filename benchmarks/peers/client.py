@@ -65,7 +65,8 @@ class Worker:
     """A process that runs `worker.answer`, with the cores and the environment variables of this one."""
 
     def __init__(self, module: str, python: Path | str = sys.executable) -> None:
-        """
+        """Start the process.
+
         Args:
           module: whose `__main__` answers.
           python: of the environment with what it imports.

@@ -343,7 +343,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 def compiled(cls: Class) -> Class:
     """Register a class with its present methods, and show SB3's arguments in its constructor. A class decorator.
 
-    At run time, the constructor's signature is that of the SB3 class, which is the last base, plus `engine`.
+    At run time, the constructor has the signature of the SB3 class, which is the last base, and `engine`.
     """
     init = vars(cls)["__init__"]
     sb3s: Any = cls.__bases__[-1]

@@ -278,11 +278,12 @@ class _Reading(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> Known | None:
         if not isinstance(node.ctx, ast.Load):
             raise Impure("sets an attribute")
-        return self._attribute(node.value, node.attr)
+        name = node.attr
+        if name.startswith("__") and not name.endswith("__"):
+            name = f"_{self._class.lstrip('_')}{name}"  # as Python does, though not for `getattr(self, "__x")`
+        return self._attribute(node.value, name)
 
     def _attribute(self, node: ast.expr, name: str) -> Known | None:
-        if name.startswith("__") and not name.endswith("__"):
-            name = f"_{self._class.lstrip('_')}{name}"
         if is_super(node) and self._outside("super").it is super:
             it, base = self._known[self._first].it, self._outside("__class__").it
             return self._purity.attribute(it, name, type(it).__mro__[type(it).__mro__.index(base) + 1 :])

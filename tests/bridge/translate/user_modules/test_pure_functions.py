@@ -209,6 +209,16 @@ def test_what_is_not_listed_names_the_line(what):
         Snapshot(policy).require_pure()
 
 
+def test_a_private_name_in_a_string_is_read_as_python_reads_it():
+    def forward(self, x):
+        return self.linear(x) * getattr(self, "__factor", 3.0)
+
+    cls = forward_of(forward)
+    setattr(cls, "__factor", lambda: time.time())
+    with pytest.raises(NotCompilable, match=r"time\.time"):
+        Snapshot(extractor(cls)).require_pure()
+
+
 def test_code_without_its_source_is_refused():
     names = {}
     exec("def forward(self, x): return self.linear(x)", names)
