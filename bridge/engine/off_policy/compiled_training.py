@@ -143,26 +143,21 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float) -> 
     vectors = read_learner(learner, algorithm._n_updates)
     environments = Environments.of(wrapped_env, algorithm._last_obs)
     progress, action_noise, key = algorithm._progress()
-    # Last, because whatever fails from here on must return the store to the buffer.
     replay = here(buffer.to_device(rows_to_come(algorithm), mesh))
-    try:
-        run, final_state, kept = compiled_function(mesh)(
-            plan.network,
-            tuple(learner.exported.items()),
-            settings,
-            schedule,
-            learner.settings(),
-            vectors,
-            replay,
-            environments,
-            progress,
-            Sharded(action_noise),
-            key,
-        )
-        count = int(run.count)
-    except BaseException:
-        buffer.keep_on_device(replay)
-        raise
+    run, final_state, kept = compiled_function(mesh)(
+        plan.network,
+        tuple(learner.exported.items()),
+        settings,
+        schedule,
+        learner.settings(),
+        vectors,
+        replay,
+        environments,
+        progress,
+        Sharded(action_noise),
+        key,
+    )
+    count = int(run.count)
     buffer.keep_on_device(run.exploration.replay, count)
     small = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=None), learner=None)
     host, all_steps = to_host((small, kept))
