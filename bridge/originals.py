@@ -66,7 +66,9 @@ def has_own_methods(thing: object) -> bool:
 @functools.lru_cache(maxsize=256)
 def routines(cls: type) -> frozenset[str]:
     """Return the names of the methods of a class."""
-    return frozenset(name for name in dir(cls) if inspect.isroutine(getattr(cls, name, None)))
+    # Not by `getattr`, which may run users' code, and gives each class `__annotations__`.
+    values = ((name, value) for each in cls.__mro__ for name, value in vars(each).items() if inspect.isroutine(value))
+    return frozenset(name for name, value in values if callable(value) or isinstance(value, classmethod))
 
 
 def known_bases(classes: Iterable[type]) -> tuple[type, ...]:

@@ -153,8 +153,8 @@ class Learner:
         vectors = [*self._params.values(), *self._targets.values()]
         if all(vector.is_in_place() for vector in vectors):
             return False
-        addresses = [each.data_ptr() for vector in vectors for each in vector.tensors if each.numel()]
-        return len({*addresses}) < len(addresses)
+        tensors = sorted((each for vector in vectors for each in vector.tensors), key=torch.Tensor.data_ptr)
+        return any(_end(each) > after.data_ptr() for each, after in itertools.pairwise(tensors))
 
     # --- Settings ---------------------------------------------------------------------------------------------------
 
@@ -169,6 +169,12 @@ class Learner:
     def is_large(self, batch_size: int) -> bool:
         """Return whether the kernels of an update are large enough to run side by side."""
         return batch_size * self.num_params >= LARGE_UPDATE
+
+
+def _end(tensor: torch.Tensor) -> int:
+    """Return the address behind a tensor's last number."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return tensor.data_ptr() + (last + 1) * tensor.element_size() * bool(tensor.numel())
 
 
 class _Moments:

@@ -16,7 +16,7 @@ from bridge.errors import NotCompilable
 from bridge.translate.policies.on_policy import export_policy
 
 IMPORTS = """
-import builtins, collections, copy, enum, io, itertools, os, random, time, types
+import builtins, collections, copy, enum, functools, io, itertools, os, random, time, types
 import gymnasium, numpy as np, torch
 from bridge import A2C, DQN, PPO, SAC, TD3, RecurrentPPO
 from gymnasium import spaces

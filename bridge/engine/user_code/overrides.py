@@ -129,7 +129,7 @@ def _own_methods(algorithm: object) -> list[str]:
         if each not in ours.__mro__  # also classes after it: a mixin may be between bridge's class and SB3's
         for name, value in vars(each).items()
         if (hasattr(ours, name) and (callable(value) or hasattr(type(value), "__get__")))
-        or getattr(value, "fset", None) is not None
+        or (hasattr(type(value), "__set__") and getattr(value, "fset", value) is not None)
     }
     known = {*beside, *in_model}
     return sorted(name for name in names - known if not name.startswith("__") or name in _ACCESS) + in_model

@@ -21,14 +21,19 @@ from torch import nn
 
 from bridge.contrib import contrib_class
 from bridge.errors import NotCompilable
+from bridge.originals import has_own_methods
 from bridge.sb3 import Space
 from bridge.translate.pytorch.modules import ExportedModule, Params, export_module, unravel
 from bridge.translate.pytorch.tracing import Computation, first_line, require_unreplaced
+from bridge.translate.user_modules.reads import MODULE_METHODS, hidden_names
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.networks.actor_critic import ActionHead
 
 # The networks with running statistics that jaxenvs.learn updates.
 CROSSQ = (("crossq.policies", "Actor"), ("crossq.policies", "CrossQCritic"))
+# What each call, and each change of the mode, of a module runs; and what lists its parameters.
+OF_ALL_MODULES = ("__call__", "__getattr__", "__getattribute__", *MODULE_METHODS, "set_training_mode", "modules")
+OF_ALL_MODULES += ("parameters", "named_parameters", "named_buffers")
 # JAX without x64 keeps 32 bits of these: 2**33 + 5 would become 5.
 WIDE_INTEGERS = frozenset({np.dtype(np.int64), np.dtype(np.uint64)})
 
@@ -239,12 +244,16 @@ def shapes_given(
 
 def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None:
     """Refuse modules that override one of the methods of `base` that are translated by hand."""
-    cls = type(module)
+    cls, action_dist = type(module), vars(module).get("action_dist")
     require_unreplaced(cls)
-    require_unreplaced(type(vars(module).get("action_dist")))
-    for name in names:
-        if getattr(cls, name) is not getattr(base, name) or name in vars(module):
+    require_unreplaced(type(action_dist))
+    if action_dist is not None and has_own_methods(action_dist):
+        raise NotCompilable("A method of action_dist was replaced.")
+    for name in (*names, *OF_ALL_MODULES):
+        if getattr(cls, name, None) is not getattr(base, name, None) or name in vars(module):
             raise NotCompilable(f"{cls.__name__} overrides {name}, which a compiled function would not call.")
+    if hidden := hidden_names(module, base):
+        raise NotCompilable(f"{cls.__name__} hides {min(hidden)} by an attribute of its class.")
 
 
 def export_head(space: Space) -> ActionHead:

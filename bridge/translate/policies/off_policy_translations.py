@@ -33,6 +33,7 @@ from bridge.translate.policies.off_policy_networks import (
 )
 from bridge.translate.pytorch.modules import ExportedModule
 from jaxenvs.learn.networks.actor_critic import ActionHead
+from jaxenvs.learn.networks.distributions import SquashedGaussian
 
 # Methods that are translated by hand. A class that overrides one has no translation.
 Q_NETWORK = ("forward", "_predict", "extract_features")
@@ -118,6 +119,8 @@ def _exploration(actor: SACActor) -> Exploration | None:
     if found is not kind:
         raise NotCompilable(f"action_dist must be a {kind.__name__}, got a {found.__name__}.")
     if not actor.use_sde:
+        if actor.action_dist.epsilon != SquashedGaussian.epsilon:
+            raise NotCompilable(f"action_dist.epsilon must be SB3's, got {actor.action_dist.epsilon}.")
         return None
     return exported_network.export_exploration(actor.action_dist, squash=True, learn_features=True)
 

@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
 from bridge.errors import NotCompilable
+from bridge.originals import routines
 from bridge.translate.pytorch.tracing import (
     Computation,
     Interpreter,
@@ -38,6 +39,8 @@ Parameters = jax.Array | tuple[jax.Array, ...]
 Params = Mapping[str, jax.Array] | Parameters
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+# Methods that no training calls.
+BESIDE = {"predict", "save", "load"}
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
 
@@ -117,6 +120,8 @@ def export_module(module: nn.Module, *examples: object, has_statistics: bool = F
     if (impure := Purity(modules=module.modules()).reason) is not None:
         raise NotCompilable(impure)
     parameters = dict(module.named_parameters())
+    if others := {type(each).__name__ for each in parameters.values()} - {"Parameter"}:
+        raise NotCompilable(f"The parameters must be of the class nn.Parameter, got {min(others)}.")
     _require_one_dtype(parameters.values())
     try:
         graph = trace(module, *examples)
@@ -147,8 +152,9 @@ def require_no_forward_hooks(module: nn.Module) -> None:
         raise NotCompilable("Forward hooks are registered for all of PyTorch's modules.")
     for path, part in module.named_modules():
         require_unreplaced(type(part))
-        if any(getattr(part, hooks) for hooks in FORWARD_HOOKS) or "forward" in vars(part):
-            raise NotCompilable(f"{describe(path, part)} has forward hooks or a replaced forward().")
+        cls: Any = type(part)
+        if any(getattr(part, hooks) for hooks in FORWARD_HOOKS) or routines(cls) & vars(part).keys() - BESIDE:
+            raise NotCompilable(f"{describe(path, part)} has forward hooks or a replaced method.")
 
 
 def require_same_gradients(

@@ -48,6 +48,10 @@ def _linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> j
     return product if bias is None else product + bias
 
 
+def _abs(x: jax.Array) -> jax.Array:
+    return x * jnp.sign(x)  # whose gradient at 0 is PyTorch's, 0
+
+
 def _layer_norm(
     x: jax.Array,
     shape: tuple[int, ...],
@@ -71,12 +75,11 @@ def _max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> jax.Array:
-    _unsupported(ceil_mode=ceil_mode, return_indices=return_indices)
+    dilated = of_each_axis(dilation, 2) != (1, 1) and dilation  # JAX has no gradient of it
+    _unsupported(ceil_mode=ceil_mode, return_indices=return_indices, dilation=dilated)
     window, pads = (1, 1, *of_each_axis(kernel_size, 2)), [(pad, pad) for pad in (0, 0, *of_each_axis(padding, 2))]
-    strides, dilations = (1, 1, *of_each_axis(stride or kernel_size, 2)), (1, 1, *of_each_axis(dilation, 2))
-    pooled: jax.Array = jax.lax.reduce_window(
-        x, -jnp.inf, jax.lax.max, window, strides, pads, window_dilation=dilations
-    )
+    strides = (1, 1, *of_each_axis(stride or kernel_size, 2))
+    pooled: jax.Array = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, pads)
     return pooled
 
 
@@ -155,7 +158,7 @@ OPERATIONS: dict[str, Callable[..., object]] = {
     "matmul": operator.matmul,
     "neg": operator.neg,
     "pow": operator.pow,
-    "abs": jnp.abs,
+    "abs": _abs,
     "exp": jnp.exp,
     "log": jnp.log,
     "sqrt": jnp.sqrt,

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,8 +14,11 @@ import optax
 import torch
 from jax.tree_util import PyTreeDef
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from torch.optim import optimizer as torch_optimizer
 
 from bridge.errors import NotCompilable
+from bridge.libraries import is_library, root_of
+from bridge.originals import routines
 
 # The kind of each class, and the options that are always on in it.
 KINDS: dict[type[torch.optim.Optimizer], tuple[str, frozenset[str]]] = {
@@ -90,15 +94,18 @@ class ExportedOptimizer:
 
 def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
     """Translate an optimizer over the parameters of its one group, whatever they are."""
-    cls = type(optimizer)
+    cls: Any = type(optimizer)
     groups = optimizer.param_groups
     if cls not in KINDS:
         raise NotCompilable(f"The optimizer {cls.__name__} cannot be translated to JAX.")
     if len(groups) != 1:
         raise NotCompilable(f"The optimizer must have one parameter group, got {len(groups)}.")
-    has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    if has_hooks or "step" in vars(optimizer):
-        raise NotCompilable(f"The optimizer {cls.__name__} has hooks or a replaced step().")
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    has_hooks = any((*hooks, torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks))
+    # PyTorch itself puts a step() into these classes, when the first of their objects is made.
+    is_replaced = routines(cls) & vars(optimizer).keys() or not is_library(root_of(cls.step))
+    if has_hooks or is_replaced:
+        raise NotCompilable(f"The optimizer {cls.__name__} has hooks or a replaced method.")
     kind, always_on = KINDS[cls]
     known = {*NUMBERS[kind], *OPTIONS[kind], *(["betas"] if kind == "adam" else [])}
     for name, value in groups[0].items():

@@ -174,7 +174,22 @@ class Interpreter(fx.Interpreter):
 
 
 class _Proxy(fx.Proxy):
-    """Proxy that records changes in place, such as `x += y`, which others take for `x = x + y`."""
+    """Proxy that records changes in place, such as `x += y`, which others take for `x = x + y`.
+
+    It refuses to be a key or a part of a string, which no recording would show.
+    """
+
+    def __getattr__(self, k: str) -> fx.proxy.Attribute:
+        return _Attribute(self, k)
+
+    def _refuse(self, *_: object) -> Any:
+        raise NotCompilable("A forward method uses a value of the call as a key or in a string.")
+
+    __hash__ = __str__ = __repr__ = __format__ = _refuse
+
+
+class _Attribute(fx.proxy.Attribute, _Proxy):
+    """Attribute of a proxy: a method that is called, or a value such as `x.shape`."""
 
 
 def _changing(function: Callable[..., object]) -> Callable[..., fx.Proxy]:

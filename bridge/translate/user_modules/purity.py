@@ -18,7 +18,7 @@ import functools
 import os
 import types
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from stable_baselines3.common.policies import BaseModel
 from torch import nn
@@ -35,6 +35,7 @@ from bridge.translate.user_modules.reads import (
     MAKING,
     METHODS,
     MISSING,
+    MODULE_METHODS,
     MOST,
     NUMBERS,
     OF_MODULES,
@@ -42,23 +43,15 @@ from bridge.translate.user_modules.reads import (
     PASSIVE,
     READING,
     SOURCES,
+    Impure,
+    Known,
     Reads,
     changes_by_itself,
+    hidden_names,
+    require_no_module,
+    users_names,
 )
 from bridge.translate.user_modules.source import assigned, definition_of, is_super, stored
-
-
-class Impure(Exception):
-    """Something is not known to be pure. The message says what it does, as the end of a sentence."""
-
-    has_line = False
-
-
-class Known(NamedTuple):
-    """Object that exists before the function runs; with `owner`, a method of that object."""
-
-    it: Any
-    owner: object = None
 
 
 class Purity:
@@ -88,8 +81,9 @@ class Purity:
         self.reads.classes(cls.__mro__)
         # SB3's policies are translated by hand.
         if not is_library(root_of(cls)) and not isinstance(module, BaseModel):
-            names = _users_names(cls) - PASSIVE
-            if own := [name for name in names if name[:2] == name[-2:] == "__" or name.endswith("_call_impl")]:
+            names = users_names(cls) - PASSIVE
+            special = {name for name in names if name[:2] == name[-2:] == "__"}
+            if own := special | MODULE_METHODS & (names | {*vars(module)}):
                 raise Impure(f"{cls.__name__} has its own {min(own)}")
             self.require(self.attribute(module, "forward") or Known(None))
 
@@ -129,6 +123,7 @@ class Purity:
         elif isinstance(it, types.MethodType):
             self.require_pure(Known(it.__func__), (Known(it.__self__), *args))
         elif type(it) is functools.partial:
+            require_no_module((it.func, it.args, it.keywords))
             for each in it.keywords.values():
                 self.require(Known(each))
             self.require_pure(Known(it.func), (*map(Known, it.args), *args))
@@ -136,16 +131,17 @@ class Purity:
             method = next((vars(cls)["__call__"] for cls in type(it).__mro__ if "__call__" in vars(cls)), None)
             if not isinstance(method, types.FunctionType):
                 raise Impure("calls a function that is not listed")
-            self.reads.classes(type(it).__mro__)
+            self.reads.class_of(it)
             self._require_pure_function(method, (known, *args))
 
     def _require_pure_function(self, function: types.FunctionType, args: Sequence[Known | None]) -> None:
-        owner = args[0].it if args and args[0] is not None else None
+        owner: Any = args[0].it if args and args[0] is not None else None
         base = next((each for each in type(owner).__mro__ if vars(each).get("forward") is function), None)
         root = str(function.__globals__.get("__name__")).partition(".")[0]
         key = id(function), *(each and id(each.it) for each in args)
         if base is not None and is_library(root_of(base)):
-            if own := _users_names(type(owner)) & {*dir(base)} - PASSIVE - {"forward", "extra_repr"}:
+            overridden = users_names(type(owner)) & {*dir(base)} - PASSIVE - {"forward", "extra_repr"}
+            if own := overridden | hidden_names(owner, base):
                 raise Impure(f"{type(owner).__name__} overrides {min(own)} of {base.__name__}, and not forward")
         elif is_library(root) and root not in SOURCES:
             raise Impure("calls a function that is not listed")
@@ -157,7 +153,7 @@ class Purity:
         """Refuse modules with an impure method of a name, because a tensor with such a method may be a module."""
         for module in self._modules.values() if name not in self._was_read else ():
             self._was_read.add(name)
-            if name in _users_names(type(module)) | vars(module).keys():
+            if name in users_names(type(module)) | vars(module).keys():
                 self.require(self.attribute(module, name) or Known(None))
 
     def attribute(self, it: Any, name: str, bases: Sequence[type] = ()) -> Known | None:
@@ -173,24 +169,32 @@ class Purity:
         bases = bases or (it.__mro__ if is_class else type(it).__mro__)
         self.reads.classes(bases)
         for each in type(it).__mro__:
+            if is_class and not is_library(root_of(each)):
+                raise Impure(f"reads an attribute of a class of a {each.__name__}")
             access = [vars(each).get(special) for special in ("__getattribute__", "__getattr__")]
             if each is not nn.Module and any(isinstance(special, types.FunctionType) for special in access):
                 raise Impure(f"reads an attribute by code of {each.__name__}")
         if is_module:
             self.require(Known(it))
-        elif not is_class and changes_by_itself(it):
-            raise Impure(f"reads an attribute of a {type(it).__name__}, which may change in a compiled function")
+        elif not is_class:
+            if changes_by_itself(it):
+                raise Impure(f"reads an attribute of a {type(it).__name__}, which may change in a compiled function")
+            self.reads.attributes(it, "__class__", "__dict__")
         found = next((vars(each)[name] for each in bases if name in vars(each)), MISSING)
-        if isinstance(found, property) and not is_class:
-            self.require_pure(Known(found.fget), [Known(it)])
+        if not is_class:
+            if type(found) is property:
+                self.require_pure(Known(found.fget), [Known(it)])
+                return None
+            if type(found) is types.MemberDescriptorType:
+                return Known(self.reads.attribute(it, name))
+            if hasattr(type(found), "__set__"):
+                raise Impure(f"reads an attribute that is a {type(found).__name__}")
+        if is_module and own and found is MISSING and type(own["_parameters"].get(name)) is nn.Parameter:
             return None
-        if isinstance(found, types.MemberDescriptorType) and not is_class:
-            return Known(self.reads.attribute(it, name))
-        if is_module and own and type(own["_parameters"].get(name)) is nn.Parameter:
-            return None
-        for names in (own, own["_modules"], own["_buffers"]) if is_module and own else (own,):
-            # Modules are compared as a whole.
-            found_there = names.get(name, MISSING) if is_module else self.reads.item(names, name)
+        for names in (own, own["_modules"], own["_buffers"]) if is_module and own and found is MISSING else (own,):
+            # Modules are compared as a whole, but `==` takes 1 and True for the same.
+            is_compared = is_module and type(names.get(name)) not in NUMBERS
+            found_there = names.get(name, MISSING) if is_compared else self.reads.item(names, name)
             if found_there is not MISSING:
                 return Known(found_there)
         if isinstance(found, types.FunctionType) and not is_class:
@@ -212,8 +216,9 @@ class _Reading(ast.NodeVisitor):
         definition = definition_of(function)
         if definition is None:
             raise Impure(f"calls {function.__qualname__}, whose source is not found, or is not what runs")
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):
-            purity.reads.attribute(function, name)
+        purity.reads.attributes(function, "__code__", "__defaults__", "__kwdefaults__")
+        if function.__kwdefaults__:
+            purity.reads.content(function.__kwdefaults__)
         node, self._class = definition
         body = node.body if isinstance(node, ast.FunctionDef) else [ast.Return(node.body, lineno=node.lineno)]
         parameters = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
@@ -227,7 +232,8 @@ class _Reading(ast.NodeVisitor):
                 purity.require(arg or Known(None))
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             purity.require(Known(default))
-        names = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+        further = (*node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
+        names = {*parameters, *(each.arg for each in further if each is not None)}
         self._locals = {*names, *counts} - self._known.keys()
         for each in body:
             self.visit(each)
@@ -252,6 +258,7 @@ class _Reading(ast.NodeVisitor):
             raise Impure(f"is {type(node).__name__}, which is not listed")
         if isinstance(node, ast.FormattedValue | ast.Mod):
             self._purity.require_method("extra_repr")
+            self._purity.require_method("_get_name")
         for part in ast.iter_child_nodes(node):
             self._value(part, type(node).__name__ in LOOKING)
 
@@ -264,7 +271,12 @@ class _Reading(ast.NodeVisitor):
     # --- Variables and attributes
 
     def visit_Name(self, node: ast.Name) -> Known | None:
-        return None if node.id in self._locals else self._known.get(node.id) or self._outside(node.id)
+        return None if node.id in self._locals else self._known.get(node.id) or self._outside(self._mangled(node.id))
+
+    def _mangled(self, name: str) -> str:
+        """Return a private name as Python reads it in a class, though not in `getattr(self, "__x")`."""
+        is_private = name.startswith("__") and not name.endswith("__") and self._class
+        return f"_{self._class.lstrip('_')}{name}" if is_private else name
 
     def _outside(self, name: str) -> Known:
         """Return a variable of the closure, a global or a builtin."""
@@ -273,15 +285,12 @@ class _Reading(ast.NodeVisitor):
             cell = (self._function.__closure__ or ())[code.co_freevars.index(name)]
             return Known(reads.attribute(cell, "cell_contents"))
         value = reads.item(self._function.__globals__, name)
-        return Known(vars(builtins).get(name, MISSING) if value is MISSING else value)
+        return Known(reads.item(vars(builtins), name) if value is MISSING else value)
 
     def visit_Attribute(self, node: ast.Attribute) -> Known | None:
         if not isinstance(node.ctx, ast.Load):
             raise Impure("sets an attribute")
-        name = node.attr
-        if name.startswith("__") and not name.endswith("__"):
-            name = f"_{self._class.lstrip('_')}{name}"  # as Python does, though not for `getattr(self, "__x")`
-        return self._attribute(node.value, name)
+        return self._attribute(node.value, self._mangled(node.attr))
 
     def _attribute(self, node: ast.expr, name: str) -> Known | None:
         if is_super(node) and self._outside("super").it is super:
@@ -323,11 +332,7 @@ class _Reading(ast.NodeVisitor):
         if it is getattr or it is hasattr:
             return self._getattr(node, *node.args)
         if it is isinstance:
-            classes = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else node.args[1:]
-            for cls in map(self.visit, classes):
-                if cls is None or not isinstance(cls.it, type) or not is_library(root_of(type(cls.it))):
-                    raise Impure("asks for a class that is not known")
-            self._value(node.args[0], is_looked_at=True)
+            self._isinstance(*node.args)
             return None
         if {"out", None} & {each.arg for each in node.keywords}:  # None for `**`, in which `out` may be
             raise Impure("may overwrite something")
@@ -362,7 +367,23 @@ class _Reading(ast.NodeVisitor):
             return found
         return self.visit(default[0]) if default else Known(False)
 
+    def _isinstance(self, value: ast.expr, classes: ast.expr) -> None:
+        if (found := self.visit(value)) is not None:
+            self._purity.require(found, is_looked_at=True)
+        for cls in map(self.visit, classes.elts if isinstance(classes, ast.Tuple) else [classes]):
+            it = None if cls is None else cls.it
+            # Tracing takes other objects for tensors. Other classes may ask users' code.
+            if not (it in CONTAINERS if found is None else type(it) is type or is_library(root_of(it))):
+                raise Impure("asks for a class that is not known")
+
     # --- Statements
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        sides = [node.left, *node.comparators]
+        has_none = any(isinstance(each, ast.Constant) and each.value is None for each in sides)
+        if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops) and not (has_none and len(sides) == 2):
+            raise Impure("asks whether two objects are the same")  # in tracing, others stand for tensors
+        self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
         """Nothing, because an error is raised in Python too."""
@@ -377,8 +398,3 @@ class _Reading(ast.NodeVisitor):
             raise Impure("changes something in place")
         self.visit(node.target)
         self._value(node.value)
-
-
-def _users_names(cls: type) -> set[str]:
-    """Return the names in a class, and in its bases, that are not a library's."""
-    return {name for each in cls.__mro__ if not is_library(root_of(each)) for name in vars(each)}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import collections
 import functools
+import inspect
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ SCHEDULES = tuple(
 )
 UNCHANGING = (Space, *SCHEDULES)
 CONTAINERS: set[type] = {list, tuple, dict, set, frozenset, collections.OrderedDict}
+CONTAINER = (list, tuple, dict, set, frozenset)
 OF_MODULES: set[type] = {nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.ParameterList, nn.ParameterDict}
 
 OF_PYTHON = (abs, any, all, bool, dict, divmod, enumerate, float, int, len, list, max, min, pow, range, reversed, round)
@@ -42,7 +44,7 @@ CALCULATIONS = {
         *(function for function in FUNCTIONS if function is not getattr),
         *(cls for cls, (_, *attributes) in MODULES.items() if "weight" not in attributes),
         *(torch.no_grad, torch.enable_grad, torch.inference_mode),
-        *(*OF_PYTHON, set, sorted, str, sum, tuple, zip),
+        *(*OF_PYTHON, set, sorted, sum, tuple, zip),
         *(each for each in vars(math).values() if callable(each)),
         *(each for name, each in vars(np).items() if name in OF_NUMPY or isinstance(each, np.ufunc)),
         *(each for each in NUMBERS if issubclass(each, np.generic)),
@@ -69,13 +71,58 @@ IN_PLACE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 PASSIVE = {"__init__", "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__"}
 PASSIVE |= {"__firstlineno__", "__parameters__", "__orig_bases__", "__static_attributes__", "__abstractmethods__"}
 PASSIVE |= {"__constants__", "__annotate_func__", "__annotations_cache__"}
+# Methods of modules that SB3 and PyTorch call, though not in a forward.
+MODULE_METHODS = {"_call_impl", "_wrapped_call_impl", "train", "eval"}
 # The most items of a container, because all are compared before each compiled function.
 MOST = 500
+
+
+class Impure(Exception):
+    """Something is not known to be pure. The message says what it does, as the end of a sentence."""
+
+    has_line = False
+
+
+class Known(NamedTuple):
+    """Object that exists before the function runs; with `owner`, a method of that object."""
+
+    it: Any
+    owner: object = None
+
+
+def require_no_module(value: object) -> None:
+    """Refuse modules that are no attributes of modules: tracing would run them, and not their replicas."""
+    if isinstance(value, CONTAINER):
+        for each in (*value, *value.values()) if isinstance(value, dict) else value:
+            require_no_module(each)
+    if isinstance(getattr(value, "__self__", value), nn.Module):
+        raise Impure("uses a module that is not an attribute of a module")
 
 
 def changes_by_itself(it: object) -> bool:
     """Return whether an object may change while compiled functions run, as models, buffers and environments count."""
     return not isinstance(it, UNCHANGING) and any(root_of(each) in LIBRARIES for each in type(it).__mro__)
+
+
+def users_names(cls: type) -> set[str]:
+    """Return the names in a class, and in its bases, that are not a library's."""
+    return {name for each in cls.__mro__ if not is_library(root_of(each)) for name in vars(each)}
+
+
+def hidden_names(module: nn.Module, base: type) -> set[str]:
+    """Return names of users' attributes of classes that hide what the code of `base` reads from the module."""
+    read = {*dir(base)}.union(*(vars(each).get("__annotations__", ()) for each in base.__mro__))
+    inside = {*module._modules, *module._parameters, *module._buffers}
+    hidden = set()
+    for name in users_names(type(module)) - PASSIVE:
+        value = inspect.getattr_static(type(module), name)
+        # A property with a name of its own is read by its own code only.
+        is_own = not hasattr(type(value), "__set__") or (
+            type(value) is property and not value.fset and name not in read
+        )
+        if name in inside or not is_own:
+            hidden.add(name)
+    return hidden
 
 
 class Reads:
@@ -100,8 +147,16 @@ class Reads:
 
         return self._read(read, (id(owner), name))
 
+    def attributes(self, owner: object, *names: str) -> None:
+        """Record attributes that are in no namespace."""
+        for name in names:
+            self.attribute(owner, name)
+
     def _read(self, read: Callable[[], object], key: tuple[int, str]) -> object:
-        return self._reads.setdefault(key, (read, read()))[1]
+        if key not in self._reads:
+            require_no_module(value := read())
+            self._reads[key] = read, value
+        return self._reads[key][1]
 
     def content(self, container: Any) -> None:
         """Record what is in one of Python's containers."""
@@ -113,11 +168,24 @@ class Reads:
             if not is_library(root_of(cls)):
                 self._contents.setdefault(id(cls), (vars(cls), dict(vars(cls))))
 
+    def class_of(self, it: object) -> None:
+        """Record which class an object has, and its attributes."""
+        self.attributes(it, "__class__")
+        self.classes(type(it).__mro__)
+
     def is_current(self) -> bool:
         """Return whether everything is as it was: the same objects, or equal numbers."""
         return all(_is_same(read(), then) for read, then in self._reads.values()) and all(
-            now == then for now, then in self._contents.values()
+            _has_same_items(now, then) for now, then in self._contents.values()
         )
+
+
+def _has_same_items(now: Any, then: Any) -> bool:
+    if isinstance(then, set | frozenset):
+        return bool(now == then)
+    # In the same order.
+    values = (now.values(), then.values()) if isinstance(then, dict) else (now, then)
+    return len(now) == len(then) and (values[0] is now or [*now] == [*then]) and all(map(_is_same, *values))
 
 
 def _is_same(now: object, then: object) -> bool:

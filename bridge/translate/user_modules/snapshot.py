@@ -17,7 +17,10 @@ from bridge.errors import NotCompilable
 from bridge.originals import known_bases
 from bridge.translate.pytorch.modules import BACKWARD_HOOKS, FORWARD_HOOKS
 from bridge.translate.user_modules.purity import Purity
+from bridge.translate.user_modules.reads import NUMBERS
 
+# How objects whose class has no `__eq__` are compared.
+_IDENTITY: object = object.__eq__
 CONTAINERS = (dict, list, set, collections.deque)
 
 
@@ -44,6 +47,18 @@ class Snapshot:
         watched = dict.fromkeys([module, *(each for part in parts for each in part.modules())])
         self._purity = Purity(modules=watched)
         attributes = [vars(each) for each in watched]
+        self._types = [(each, type(each), names) for each, names in zip(watched, attributes)]
+        # `==` knows nothing of order, and may be users' or true for equal arrays.
+        self._orders = [(each._modules, [*each._modules]) for each in watched if len(each._modules) > 1]
+        inside_too = (names[part] for names in attributes for part in ("_parameters", "_buffers"))
+        self._objects = [
+            (names, name, value)
+            for names in (*attributes, *inside_too)
+            for name, value in names.items()
+            if not (type(value).__eq__ is _IDENTITY or type(value) in NUMBERS or isinstance(value, CONTAINERS))
+        ]
+        distributions = [names["action_dist"] for names in attributes if "action_dist" in names]
+        self._distributions = [(each, _numbers_of(each)) for each in distributions]
         inside = [value for each in attributes for value in each.values() if isinstance(value, CONTAINERS)]
         hooks = [getattr(torch_module, f"_global{hooks}") for hooks in (*FORWARD_HOOKS, *BACKWARD_HOOKS)]
         containers = [*inside, *hooks]
@@ -67,7 +82,8 @@ class Snapshot:
             # One comparison in C, which looks into an object only if its identity has changed. Leaving out modes first
             # would take as long as the comparison, so that is done only if there is a difference.
             is_same = not any(self._empty) and (self._now == self._then or self._is_same_in_another_mode())
-            return is_same and self._purity.reads.is_current() and (not learns or self._has_same_settings())
+            is_same = is_same and self._has_same_objects() and self._purity.reads.is_current()
+            return is_same and (not learns or self._has_same_settings())
         except Exception:  # raised for arrays that were replaced, or by users' `__eq__`
             return False
 
@@ -81,10 +97,23 @@ class Snapshot:
             then["training"] = now["training"]
         return self._now == self._then
 
+    def _has_same_objects(self) -> bool:
+        return (
+            all(type(each) is cls and each.__dict__ is names for each, cls, names in self._types)
+            and all([*names] == then for names, then in self._orders)
+            and all(names[name] is value for names, name, value in self._objects)
+            and all(_numbers_of(each) == then for each, then in self._distributions)
+        )
+
     def _has_same_settings(self) -> bool:
         # Hooks that were removed leave an empty dict where there was None.
         settings = list(map(_settings_of, self.parameters))
         return settings == self._settings or [_without_empty(each) for each in settings] == self._settings
+
+
+def _numbers_of(distribution: object) -> dict[str, object]:
+    """Return what a distribution of actions has besides the tensors of its last batch: numbers, and methods."""
+    return {name: value for name, value in vars(distribution).items() if type(value) in NUMBERS or callable(value)}
 
 
 # The attributes of a parameter that concern its gradient.

@@ -13,11 +13,17 @@ from bridge.translate.policies.on_policy import export_policy
 from bridge.translate.pytorch.modules import export_module, read_parameters
 from tests.bridge.translate.policies.networks import make
 
+
+class Absolute(nn.Module):
+    def forward(self, x):
+        return x.abs()
+
+
 ACTIVATIONS = [
     *(nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), nn.PReLU(), nn.ELU(0.7), nn.CELU(0.7), nn.SELU(), nn.SiLU(), nn.Mish()),
     *(nn.GELU(), nn.GELU("tanh"), nn.Tanh(), nn.Hardtanh(-1, 2), nn.Tanhshrink(), nn.Sigmoid(), nn.LogSigmoid()),
     *(nn.Hardsigmoid(), nn.Softplus(), nn.Softplus(2.0, 3.0), nn.Softsign(), nn.Softmax(1), nn.LogSoftmax(-1)),
-    *(nn.Identity(), nn.Dropout(0.5)),
+    *(nn.Identity(), nn.Dropout(0.5), Absolute()),
 ]
 
 
@@ -62,19 +68,18 @@ def test_gradients_end_where_those_of_torch_do():
 
 
 class Held(nn.Module):
-    """Holds its parts in lists, as bound methods and in closures too."""
+    """Holds its parts in lists and as bound methods too."""
 
     def __init__(self):
         super().__init__()
-        self.linear, self.other, self.weights = nn.Linear(6, 6), nn.Linear(6, 6), nn.ParameterList([torch.ones(6)])
-        self.listed, self.method, self.closure = [self.linear], self.helper, lambda x: self.other(x)
+        self.linear, self.weights = nn.Linear(6, 6), nn.ParameterList([torch.ones(6)])
+        self.listed, self.method = [self.linear], self.helper
 
     def helper(self, x):
         return self.linear(x) * self.weights[0]
 
     def forward(self, x):
-        first, second, third = [part(x) for part in (self.listed[0], self.method, self.closure)]
-        return first + second + third
+        return self.listed[0](x) + self.method(x)
 
 
 def test_parts_may_be_held_elsewhere_too():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from torch.optim import optimizer as torch_optimizer
 
 from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
@@ -215,4 +216,16 @@ def test_trains_a_scalar():
 def test_refuses_by_name_what_has_no_translation(cls, settings, message):
     optimizer = cls([torch.nn.Parameter(torch.zeros(2))], lr=0.1, **settings)
     with pytest.raises(NotCompilable, match=message):
+        export_optimizer(optimizer)
+
+
+def test_refuses_hooks_of_all_optimizers_and_a_replaced_step(monkeypatch):
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    hook = torch_optimizer.register_optimizer_step_pre_hook(lambda *_: None)
+    with pytest.raises(NotCompilable, match="has hooks"):
+        export_optimizer(optimizer)
+    hook.remove()
+    export_optimizer(optimizer)
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self, closure=None: None)
+    with pytest.raises(NotCompilable, match="replaced method"):
         export_optimizer(optimizer)

@@ -26,6 +26,13 @@ class Slotted:
     scale: float = 1.0
 
 
+class AlwaysEqual:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
 GAIN, GAINS = 1.0, types.SimpleNamespace(hidden=1.0)
 
 
@@ -40,6 +47,7 @@ class Configured(Extractor):
 
     def __init__(self, space):
         super().__init__(space, 6)
+        self.equal, self.one = AlwaysEqual(), 1
         self.scale, self.name, self.sizes, self.kernel, self.layers = 2.0, "x", (1, 2), np.ones(3), [self.linear]
         self.dropout = nn.Dropout(0.5)
         self.config = types.SimpleNamespace(scale=1.0, inner=Slotted(), table={"a": 1.0})
@@ -48,7 +56,7 @@ class Configured(Extractor):
         self.closed = closed
 
     def forward(self, x):
-        scale = self.scale * self.config.scale * self.config.inner.scale * self.config.table["a"]
+        scale = self.one * self.scale * self.config.scale * self.config.inner.scale * self.config.table["a"]
         return self.activation(self.linear(x)) * (scale + self.shift + gain())
 
 
@@ -90,6 +98,13 @@ CHANGES = {
     "replaced parameter": lambda policy: setattr(policy, "log_std", nn.Parameter(torch.zeros(2))),
     "dtype": lambda policy: policy.double(),
     "optimizer": lambda policy: setattr(policy, "optimizer", torch.optim.Adam(policy.parameters())),
+    "equal parameter": lambda policy: policy.value_net._parameters.update(bias=nn.Parameter(torch.zeros(1))),
+    "equal object": attribute("equal", AlwaysEqual()),
+    "order of modules": lambda policy: policy._modules.update(action_net=policy._modules.pop("action_net")),
+    "class of a module": lambda policy: setattr(policy.mlp_extractor.value_net[1], "__class__", nn.Sigmoid),
+    "dict of a module": lambda policy: setattr(policy.value_net, "__dict__", {**vars(policy.value_net)}),
+    "bool": attribute("one", True),
+    "method of the distribution": lambda policy: setattr(policy.action_dist, "entropy", lambda: 0.0),
     # What the code reads elsewhere.
     "object": lambda policy: setattr(policy.features_extractor.config, "scale", 0.0),
     "object with slots": lambda policy: setattr(policy.features_extractor.config.inner, "scale", 0.0),
