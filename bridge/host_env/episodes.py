@@ -18,6 +18,7 @@ class EpisodeStatistics:
     No loop runs over the environments whose episode continues.
 
     Attributes:
+      monitored: whether a Monitor counts instead.
       quiet_infos: makes the infos of environments that have nothing to report.
       t_start: the time from which `episode["t"]` counts, as in VecMonitor.
     """
@@ -27,7 +28,7 @@ class EpisodeStatistics:
         self._returns = np.zeros(num_envs)
         self._begun = np.zeros(num_envs, np.int64)  # the step before the first of the episode
         self._steps = 0
-        self._monitored = monitored
+        self.monitored = monitored
         self.quiet_infos = QuietInfos(num_envs)
         self.t_start = time.time()
 
@@ -41,7 +42,7 @@ class EpisodeStatistics:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Count a step of all environments; return dones, and the indices of the environments whose episode ended."""
         self._steps += 1
-        if not self._monitored:
+        if not self.monitored:
             np.add(self._returns, rewards, out=self._returns)
         dones = terminated | truncated
         return dones, dones.nonzero()[0]
@@ -69,7 +70,7 @@ class EpisodeStatistics:
 
         def mark(infos: Infos, observations: Sequence[object]) -> None:
             mark_ended(infos, is_terminal, observations)
-            if not self._monitored:
+            if not self.monitored:
                 of_episodes = infos if whole is None else [info for info, is_whole in zip(infos, whole) if is_whole]
                 mark_episodes(of_episodes, returns, lengths, seconds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.monitor import Monitor
@@ -31,6 +32,8 @@ class SerialVecEnv(DummyVecEnv):
       envs: the environments.
     """
 
+    buf_obs: Any
+
     def __init__(self, env_fns: Sequence[Callable[[], AnyEnv]]) -> None:
         """Make the environments.
 
@@ -40,16 +43,34 @@ class SerialVecEnv(DummyVecEnv):
         Raises:
           ValueError: two functions returned the same environment.
         """
+        self._episodes = EpisodeStatistics(len(env_fns))
         super().__init__(list(env_fns))
-        self._serial_envs = SerialEnvs(self.envs)
-        self._episodes = EpisodeStatistics(self.num_envs, self._serial_envs.monitored)
         self._parts = [(key, array.shape, array.dtype) for key, array in self.buf_obs.items()]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, num_envs={self.num_envs}>"
 
+    @property
+    def envs(self) -> list[AnyEnv]:
+        """The environments. A list that is assigned is stepped from then on."""
+        return self._serial_envs.envs
+
+    @envs.setter
+    def envs(self, envs: list[AnyEnv]) -> None:
+        self._serial_envs = SerialEnvs(envs)
+        self._episodes.monitored = self._serial_envs.monitored
+
+    @property
+    def buf_rews(self) -> np.ndarray:
+        """The rewards of the last step, as the environments gave them: callers may write into what `step` returned."""
+        return self._rewards.astype(np.float32)
+
+    @buf_rews.setter
+    def buf_rews(self, rewards: np.ndarray) -> None:
+        self._rewards = rewards
+
     def reset(self) -> VecEnvObs:
-        observations = self._new_observations()
+        self.buf_obs = observations = self._new_observations()
         self.reset_infos = self._serial_envs.reset(self._seeds, self._options, observations)
         self._reset_seeds()
         self._reset_options()
@@ -77,6 +98,11 @@ class SerialVecEnv(DummyVecEnv):
             error.add_note(f"Environment {self._serial_envs.failed} raised this error.")
             raise
         dones, infos = infos_of_step(self._episodes, rewards, terminated, truncated, report, self.reset_infos)
+        # One assignment to several attributes takes three times as long as several.
+        self.buf_obs = observations
+        self._rewards = rewards
+        self.buf_dones = dones
+        self.buf_infos = infos
         return self._as_observation(observations), rewards.astype(np.float32), dones, infos
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:

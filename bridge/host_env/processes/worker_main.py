@@ -64,7 +64,7 @@ class SerialEnvs:
       failed: the index of the environment that raised, after it did.
     """
 
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+    def __init__(self, envs: list[gymnasium.Env[Any, Any]]) -> None:
         self.envs = envs
         self.failed = 0
 

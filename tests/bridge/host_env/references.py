@@ -29,6 +29,11 @@ def began(venv):
     return [info | {"options": info["options"] or None} if info else info for info in venv.reset_infos]
 
 
+def buffers(venv):
+    """What a DummyVecEnv keeps of its last step."""
+    return venv._obs_from_buf(), venv.buf_rews, venv.buf_dones, venv.buf_infos
+
+
 def assert_same_as_dummy_vec_env(ours, parameters, options=({"low": 0}, {}, {"low": 2})):
     """Step three environments of these parameters through resets and ends of episodes, and SB3's beside them.
 
@@ -45,6 +50,8 @@ def assert_same_as_dummy_vec_env(ours, parameters, options=({"low": 0}, {}, {"lo
     for actions in sample_actions(ours, 12):
         actions = actions % 4 if isinstance(ours.action_space, spaces.Discrete) else actions  # the others are faults
         assert_same_step(ours.step(actions), reference.step(actions))
+        if isinstance(ours, DummyVecEnv):  # whose buffers callbacks read
+            assert_same_step(buffers(ours), buffers(reference))
         assert began(ours) == began(reference)
     chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))  # unseeded and without options
     assert began(ours) == began(reference)

@@ -248,6 +248,27 @@ def test_in_this_process_there_must_be_an_action_for_each_environment(count):
         venv.step(np.zeros(count, int))
 
 
+def test_in_this_process_a_new_list_of_environments_is_stepped():
+    venv = SerialVecEnv([Counting] * 2)
+    venv.reset()
+    venv.envs = [Monitor(Counting(length=2)) for _ in range(2)]
+    venv.reset()
+    infos = [venv.step(np.ones(2, int))[3] for _ in range(2)][-1]
+    assert [env.get_episode_lengths() for env in venv.envs] == [[2], [2]]
+    assert [info["episode"]["r"] for info in infos] == [env.get_episode_rewards()[0] for env in venv.envs]
+    venv.envs = [Counting(length=3), Counting(length=3)]
+    venv.reset()
+    assert [info["episode"]["l"] for info in [venv.step(np.ones(2, int))[3] for _ in range(3)][-1]] == [3, 3]
+
+
+def test_in_this_process_rewards_are_kept_as_they_were():
+    venv = SerialVecEnv([Counting] * 2)
+    venv.reset()
+    rewards = venv.step(np.ones(2, int))[1]
+    rewards[:] = 2.0  # as SB3 writes into them
+    np.testing.assert_array_equal(venv.buf_rews, np.float32([0.1, 0.1]))
+
+
 def test_a_forked_copy_of_the_parent_does_not_end_the_workers(processes, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("os.getpid", lambda: 1)
