@@ -24,6 +24,9 @@ class StepInfos(list[dict[str, Any]]):
     making all those dicts costs more than a native step of the thousand, and training reads few of them, or none.
 
     Copies and pickles are plain lists.
+
+    Attributes:
+      ended: the indices of the environments whose episode ended.
     """
 
     def __init__(
@@ -43,29 +46,26 @@ class StepInfos(list[dict[str, Any]]):
         """
         super().__init__()
         self._make: tuple[QuietInfos, Callable[[Infos], None] | None] | None = (quiet_infos, write)
-        self._ended, self._of_ends = ended, of_ends
+        self.ended, self._of_ends = list(ended), of_ends
         self._ends: Infos | None = None
 
     def _read(self) -> None:
         if self._make is not None:
-            ends = self.at_ends(self._ended)
+            ends = self.at_ends()
             (quiet_infos, write), self._make = self._make, None
             super().extend(quiet_infos({}))
             if write is not None:
                 write(self)
-            for index, info in zip(self._ended, ends):
+            for index, info in zip(self.ended, ends):
                 self[index] = info
 
-    def at_ends(self, env_indices: Sequence[int]) -> Infos:
-        """Return the infos of the environments whose episode ended, whose indices these are.
-
-        The infos of the others are not made for it.
-        """
-        if env_indices and self._make is not None:
+    def at_ends(self) -> Infos:
+        """Return the infos of the environments whose episode ended. The infos of the others are not made for it."""
+        if self.ended and self._make is not None:
             if self._ends is None:
                 self._ends = self._of_ends()
             return self._ends
-        return [self[index] for index in env_indices]
+        return [self[index] for index in self.ended]
 
     def __len__(self) -> int:
         return super().__len__() if self._make is None else self._make[0].num_envs

@@ -48,8 +48,9 @@ def collect_rollouts(
             callback.update_locals({"self": algorithm, "dones": dones, "infos": infos})
         if not callback.on_step():
             return RolloutReturn(num_steps * num_envs, num_episodes, continue_training=False)
-        # StepInfos have `episode` only where an episode ended, and are created when they are read.
-        if ended or type(infos) is not StepInfos:
+        # StepInfos have `episode` only where an episode ended, and are created when they are read. A wrapper of the
+        # user's may have changed the dones.
+        if ended or type(infos) is not StepInfos or infos.ended:
             algorithm._update_info_buffer(infos, dones)
         algorithm._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
         algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)

@@ -202,9 +202,10 @@ class HostRollout:
         return _act_in_torch(self._algorithm, seen)
 
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: np.ndarray) -> None:
-        # StepInfos have `episode` only where an episode ended, and are created when they are read.
-        if type(infos) is StepInfos:
-            ends = infos.at_ends(ended)
+        # StepInfos have `episode` only where an episode ended, and are created when they are read. A wrapper of the
+        # user's may have changed the dones.
+        if type(infos) is StepInfos and infos.ended == ended:
+            ends = infos.at_ends()
             self._algorithm._update_info_buffer(ends, np.ones(len(ends), bool))
         else:
             self._algorithm._update_info_buffer(infos, dones)

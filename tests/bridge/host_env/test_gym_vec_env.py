@@ -186,12 +186,12 @@ def test_infos_of_ends_are_those_of_the_step():
     venv = GymVecEnv(Own())
     venv.reset()
     early, late = (venv.step(np.zeros(3, int))[3] for _ in range(2))
-    assert early.at_ends([]) == []
-    (of_end,) = late.at_ends([0])
+    assert early.at_ends() == []
+    (of_end,) = late.at_ends()
     assert of_end["terminal_observation"] == [2]
     assert late[0] is of_end
     late[0] = {}
-    assert late.at_ends([0]) == [{}]
+    assert late.at_ends() == [{}]
 
 
 # --- Attributes -----------------------------------------------------------------------------------------------------

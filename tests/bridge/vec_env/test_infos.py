@@ -119,6 +119,14 @@ def test_the_infos_of_a_step_are_made_once_and_only_if_they_are_read():
     assert made == [3]
 
 
+def test_the_infos_of_ended_episodes_alone_are_made_and_are_those_of_the_list():
+    made = []
+    infos = StepInfos(QuietInfos(3), lambda infos: made.append(infos), [1], lambda: [{"episode": 1}])
+    assert (infos.ended, infos.at_ends(), made) == ([1], [{"episode": 1}], [])
+    assert infos == [QUIET, {"episode": 1}, QUIET]
+    assert infos.at_ends()[0] is infos[1]
+
+
 # (n_steps, num_envs) = (2, 3)
 MANY = Outputs(
     terminated=np.array([[True, False, False], [False, True, True]]),

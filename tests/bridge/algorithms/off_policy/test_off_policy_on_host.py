@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
+from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common import noise
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper, VecFrameStack, VecNormalize
 
 import bridge
 from bridge.algorithms.common import predicting
@@ -95,6 +96,27 @@ def test_dqn_learns_what_sb3s_learns(settings):
     assert ours.plan.updates
     assert ours.plan.actor is not None
     assert_same(ours, stock)
+
+
+class NoDone(VecEnvWrapper):
+    """Lets no episode end."""
+
+    def reset(self):
+        return self.venv.reset()
+
+    def step_wait(self):
+        observation, rewards, dones, infos = self.venv.step_wait()
+        return observation, rewards, np.zeros_like(dones), infos
+
+
+def test_episodes_that_a_wrapper_hides_are_counted_as_in_sb3():
+    counted = []
+    for package in (bridge, stable_baselines3):
+        env = NoDone(bridge.GymVecEnv(SyncVectorEnv([lambda: Walk("discrete")] * 2)))
+        model = package.DQN("MlpPolicy", env, **SETTINGS | {"learning_starts": 100})
+        model.learn(40)
+        counted.append([(episode["r"], episode["l"]) for episode in model.ep_info_buffer])
+    assert counted[0] == counted[1] != []
 
 
 @pytest.mark.thorough
