@@ -115,7 +115,9 @@ class HostRollout:
             self._actor.refresh()
             if self._stays:
                 self._arrays = DeviceArrays(cast(GymVecEnv, self._env), self._buffer, plan.params)
+            before = torch.get_rng_state()
             self._noise = self._actor.draw_noise(num_envs, self._n_steps, self._sde_sample_freq)
+            self._generator = before, torch.get_rng_state()
         try:
             for step in range(self._n_steps):
                 if not self._step(step):
@@ -171,6 +173,10 @@ class HostRollout:
         evaluated = self._actor.evaluate_steps(self._rollout(), self._weights)
         self._buffer.values[: step + 1], self._buffer.log_probs[: step + 1] = (each[: step + 1] for each in evaluated)
         self._add_last_values()
+        before, after = self._generator
+        if torch.equal(torch.get_rng_state(), after):  # else code of the user has drawn or seeded
+            torch.set_rng_state(before)
+            self._actor.draw_noise(self._env.num_envs, step + 1, self._sde_sample_freq)
         self._actor = None
         self._leave_device()
         if self._memory is not None:

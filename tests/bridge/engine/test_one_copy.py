@@ -255,6 +255,35 @@ def test_what_a_wrapper_changes_in_the_middle_of_a_training_takes_effect_as_in_s
         torch.testing.assert_close(ours.policy.state_dict()[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
+class Pushing(gymnasium.Wrapper):
+    """Changes a policy in the middle of a rollout."""
+
+    model, number, draws = None, 0, False
+
+    def step(self, action):
+        self.number += 1
+        if self.number == 5:
+            with torch.no_grad():
+                self.model.policy.action_net.bias.add_(torch.rand(1) if self.draws else 0.1)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_after_a_change_in_the_middle_of_a_rollout_actions_are_drawn_as_in_sb3(draws):
+    settings = {"n_steps": 20, "learning_rate": 0.0, "seed": 0, "device": "cpu", "policy_kwargs": {"net_arch": [8]}}
+    actions = []
+    for package in (stable_baselines3, bridge):
+        env = Pushing(HostCounter("discrete"))
+        env.model = package.A2C("MlpPolicy", env, **settings)
+        env.draws = draws
+        env.model.learn(20)
+        actions.append(env.model.rollout_buffer.actions.ravel().tolist())
+        actions.append(torch.get_rng_state())
+    assert actions[0][:5] == actions[2][:5]
+    # Where code of the user draws too, nothing that was drawn is drawn again.
+    assert (actions[0] == actions[2], torch.equal(actions[1], actions[3])) == (not draws, not draws)
+
+
 # --- Observations that the environment overwrites --------------------------------------------------------------------
 
 
