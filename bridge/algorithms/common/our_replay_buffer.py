@@ -90,7 +90,7 @@ def add_quickly(
     """Add a step in which no episode ended, as SB3's `_store_transition`, without another copy and loop."""
     if isinstance(next_obs, dict):
         next_obs = dict(next_obs)  # whose entries SB3's `add` may reshape
-    if type(infos) is StepInfos and not getattr(buffer, "copy_info_dict", False):
+    if type(infos) is StepInfos and not infos.ended and not getattr(buffer, "copy_info_dict", False):
         infos = [{}] * len(infos)  # they are created when they are read, and only infos of ends matter
     buffer.add(obs, next_obs, action, reward, dones, infos)
 
