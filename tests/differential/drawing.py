@@ -58,6 +58,7 @@ def draw(number: int, envs: tuple[str, ...] = ("jax", "gymnasium"), few: bool = 
     """
     drawer = Drawer(random.Random(number), number, envs, few)
     operations = [drawer.operation() for _ in range(drawer.random.randint(2, 8))]
+    drawer.add(operations)
     return Program(drawer.setting, tuple(operations))
 
 
@@ -153,6 +154,21 @@ class Drawer:
             self._in_the_way: 2,
         }
         return self.random.choices(list(drawn), list(drawn.values()))[0]()
+
+    def add(self, operations: list[tuple[Any, ...]]) -> None:
+        """Add some on Gymnasium's environments: a new list of them, a wrapper that hides ends, what a step left.
+
+        The rest of a program is what it was before there were these.
+        """
+        if self.setting.env != "gymnasium" or not self._chance(0.3):
+            return
+        pick = self.random.choice
+        looks = [("step", call, ("look", "kept")) for call in self.random.sample(range(8), 2)]
+        looks.append(("rollout end", 0, ("look", "kept")))
+        watched = "learn", pick([8, 17]), True, (pick(["each", "every"]), pick([1, 3]), tuple(looks)), 4
+        before = pick([("envs", pick([2, 5])), ("envs", pick([2, 5])), ("hide", pick([2, 5])), ("look", "kept")])
+        place, quiet = self.random.randint(0, len(operations)), ("learn", 17, self._chance(0.5), None, 1)
+        operations[place:place] = [before, pick([watched, quiet]), ("look", "counters", "kept")]
 
     def _learn(self) -> tuple[Any, ...]:
         pick = self.random.choice

@@ -185,6 +185,21 @@ class OwnWrapper(Playing, VecEnvWrapper):
         return self.venv.step_wait()
 
 
+class Hiding(VecEnvWrapper):
+    """A wrapper of a user's that hides every second end of an episode, and changes rewards and infos."""
+
+    ends = 0
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        observation, rewards, dones, infos = self.venv.step_wait()
+        self.ends += int(dones.any())
+        infos[0]["ends"] = self.ends
+        return observation, 2 * rewards, dones & (self.ends % 2 == 1), infos
+
+
 def make_env(
     kind: str, num_envs: int, length: int, truncates: int, observations: str, actions: str, wrapper: str = ""
 ) -> Any:

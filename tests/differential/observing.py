@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from tests.differential.environments import two_observations
 from tests.differential.operations import writing
@@ -258,6 +258,15 @@ def original(model: Any, setting: Setting) -> dict[str, Any]:
     return plain({"reward": env.get_original_reward(), "observations": env.get_original_obs()})
 
 
+def kept(model: Any, setting: Setting) -> dict[str, Any]:
+    """What a DummyVecEnv keeps of its last step."""
+    venv = getattr(model.get_env(), "unwrapped", None)
+    if not isinstance(venv, DummyVecEnv):
+        return {}
+    found = {"observations": venv._obs_from_buf(), "rewards": venv.buf_rews, "dones": venv.buf_dones}
+    return plain(found | {"infos": _infos(venv.buf_infos)})
+
+
 def remembered(model: Any, setting: Setting) -> list[Any]:
     """What features extractors remember."""
     return plain(extractors.seen(model))
@@ -278,6 +287,7 @@ LOOKS = {
     "progress": progress,
     "original": original,
     "remembered": remembered,
+    "kept": kept,
 }
 # After a program, of each model. Gradients are nobody's to keep.
 AT_THE_END = ("weights", "moments", "counters", "pending", "buffer", "statistics", "parameters", "predicted")

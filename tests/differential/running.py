@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import pathlib
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.callbacks import (
     CallbackList,
     CheckpointCallback,
@@ -29,6 +31,7 @@ import bridge
 from jaxenvs import learn
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
 from tests.differential import observing
+from tests.differential.environments import Hiding
 from tests.differential.operations import descending, interposing, saving, writing
 from tests.differential.settings import Setting, make, new_env
 from tests.differential.user_classes import overriding
@@ -250,6 +253,20 @@ class Run:
             other = new_env(self.setting, model.n_envs, length)
             other.venv.reset()
             model.get_env().venv = other.venv
+
+    def do_envs(self, model: Any, length: int) -> None:
+        """Give the VecEnv that there is a list of other environments, in the middle of their episodes."""
+        if model.get_env() is None or not hasattr(model.get_env().unwrapped, "envs"):
+            return
+        other = new_env(self.setting, 2, length).unwrapped
+        other.reset()
+        model.get_env().unwrapped.envs = other.envs[: model.n_envs]
+
+    def do_hide(self, model: Any, length: int) -> None:
+        """Set a GymVecEnv, on both sides, in a wrapper that hides ends of episodes."""
+        envs = new_env(self.setting, 2, length).unwrapped.envs[: model.n_envs]
+        clocks = [functools.partial(getattr, env, "unwrapped") for env in envs]
+        model.set_env(Hiding(bridge.GymVecEnv(SyncVectorEnv(clocks))))
 
 
 def run(library: str, program: Program) -> Run:
