@@ -41,6 +41,7 @@ class OfflineData(Rows):
         made = cls(buffer.n_envs, **{name: getattr(buffer, name) for name in names if hasattr(buffer, name)})
         vars(made).update(vars(buffer))
         made.num_added()
+        made._forget()  # what the constructor has computed from its own rows
         return made
 
     @classmethod

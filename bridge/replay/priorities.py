@@ -129,6 +129,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         value = self._greatest**self.alpha
         for row, _ in columns.pieces((self.pos - new) % self.buffer_size, new, self.buffer_size):
             self._tree.set_range(row.start * self.n_envs, row.stop * self.n_envs, value)
+        if self.optimize_memory_usage and self.full:  # the newest next observation is in the oldest row
+            self._tree.set_range(self.pos * self.n_envs, (self.pos + 1) * self.n_envs, 0)
         return self._tree
 
     def why_not_on_device(self) -> str | None:

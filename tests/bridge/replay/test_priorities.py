@@ -10,6 +10,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from stable_baselines3.common.buffers import ReplayBuffer as SB3sReplayBuffer
 
 from bridge import PrioritizedReplayBuffer
 from bridge.replay.priorities import WIDTH, SumTree
@@ -167,6 +168,23 @@ def test_a_reset_and_a_pickle_keep_priorities_in_step(tmp_path):
     filed.close()
     filed = make(rows=1, storage="memmap", path=tmp_path)
     assert set(filed.sample(500).indices.tolist()) == set(range(12))
+
+
+def test_the_row_that_holds_the_newest_next_observation_is_not_drawn():
+    buffer = make(rows=9, capacity=4, episode_length=100, optimize_memory_usage=True, handle_timeout_termination=False)
+    for row in range(9, 12):
+        samples = buffer.sample(200)
+        assert (samples.observations == samples.rewards).all()
+        assert len(samples.indices.unique()) == 6
+        number = np.arange(2.0)[None] + 2 * row
+        buffer.add_rollout(number, number, number, number < 0, number < 0, number + 2)
+
+
+def test_all_rows_are_drawn_that_a_taken_empty_buffer_gets():
+    buffer = PrioritizedReplayBuffer.from_sb3(SB3sReplayBuffer(100, NUMBER, NUMBER, device="cpu"))
+    number = np.arange(90.0)[:, None]
+    buffer.add_rollout(number, number, number, number < 0, number < 0, number + 1)
+    assert buffer.sample(5000).indices.max() > 80
 
 
 def test_dict_observations_have_priorities_too():
