@@ -28,8 +28,9 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 STATE, LOCK = "state.json", "lock"
-# The content of a lock file, which identifies a folder in which a buffer was begun but never flushed.
-BEGUN = b"bridge.ReplayBuffer\n"
+# The content of a lock file while the first buffer of the folder is made, and what is appended then.
+BEGUN, MADE = b"bridge.ReplayBuffer\n", b"made\n"
+COUNTS = {"added", "first", "resets", "overwritten", "layout"}  # of a state
 # Rows are marked this fraction of all rows ahead of need; a kill may cost them beyond the overwritten ones.
 MARKED_SHARE = 64
 # Buffers that this process has open. A pickled buffer is a path, and may be loaded while the buffer is open here.
@@ -42,8 +43,11 @@ class Files:
     def __init__(self, path: str | os.PathLike[str], rows: Rows) -> None:
         """Lock the folder, and put the arrays of a buffer, which may have any number of rows, into files."""
         self.path = Path(path).resolve()
+        if self.path.is_file():
+            raise ValueError(f"path must be a folder, got the file {self.path}.")
         self.path.mkdir(parents=True, exist_ok=True)
         self._capacity, self._num_envs = rows.buffer_size, rows.n_envs
+        self._behind = int(rows.optimize_memory_usage)  # rows whose observation is written too, after the newest
         names = [name for name in rows.ARRAYS if name in vars(rows)]
         layout = {name: map_leaves(lambda leaf: [*leaf.shape[2:], leaf.dtype.str], vars(rows)[name]) for name in names}
         self._layout = {"buffer_size": self._capacity, "n_envs": self._num_envs} | layout
@@ -64,6 +68,9 @@ class Files:
                 for file in (*self._maps, self.path / LOCK):
                     file.unlink(missing_ok=True)
             raise
+        if self._lock.tell() == len(BEGUN):
+            self._lock.write(MADE)
+            self._lock.flush()
         _OPEN[self.path] = rows
 
     def _in_files(self, name: str, tree: Any, is_new: bool) -> Any:
@@ -104,16 +111,16 @@ class Files:
         Raises:
           ValueError: the folder is not one of a replay buffer like this one.
         """
-        state = None
+        state, has_state = None, (self.path / STATE).exists()
         with contextlib.suppress(ValueError, OSError):
             state = json.loads((self.path / STATE).read_text())
-        if not isinstance(state, dict) or "layout" not in state:
+        if not isinstance(state, dict) or not state.keys() >= COUNTS:
             lock = self.path / LOCK
-            is_begun = lock.exists() and lock.read_bytes() == BEGUN and not (self.path / STATE).exists()
+            is_begun = lock.exists() and lock.read_bytes() == BEGUN and not has_state
             if others := [] if is_begun else sorted(os.listdir(self.path)):
                 raise ValueError(
-                    f"path must be an empty folder or hold only a replay buffer, got {self.path}, which also holds "
-                    f"{others[0]}."
+                    f"path must be an empty folder or hold only a replay buffer, got {self.path}, which holds "
+                    f"{others[0]} and {'a damaged' if has_state else 'no'} {STATE}. Choose another folder."
                 )
             return None
         for name in [*self._layout, *state["layout"]]:
@@ -128,7 +135,8 @@ class Files:
     def reserve(self, num: int) -> None:
         """Write to disk how far rows may be overwritten, if `num` more rows go beyond the last mark."""
         self.require_open()
-        self._written = needed = min(self._written + num, self._capacity)
+        self._written = min(self._written + num, self._capacity)
+        needed = min(self._written + self._behind, self._capacity)
         if needed > max(self._marked, self._capacity - self._flushed_size):
             marked = min(needed + self._capacity // MARKED_SHARE, self._capacity)
             self._write_state(self._counts, marked)
@@ -186,6 +194,8 @@ class Files:
 def _opened(path: Path, cls: type[Rows], state: dict[str, object]) -> Rows:
     """Return the buffer that this process has open in a folder, or open it."""
     if (rows := _OPEN.get(path)) is None:
+        if not (path / STATE).exists():
+            raise ValueError(f"The pickled replay buffer needs its folder {path}, which has no {STATE}. Restore it.")
         rows = object.__new__(cls)
         vars(rows).update(state)
         rows._files = Files(path, rows)

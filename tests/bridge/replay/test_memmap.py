@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import stable_baselines3
+from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 
 from bridge import ReplayBuffer
-from bridge.replay.files import Files
+from bridge.replay.files import BEGUN, Files
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 from tests.bridge.replay.test_replay_buffer import assert_same_samples
+
+
+NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
 def open_buffer(path, space="dict", size=60, num_envs=3, **kwargs):
@@ -72,6 +77,29 @@ def test_what_was_overwritten_since_the_last_flush_is_not_stored(tmp_path):
     buffer = open_buffer(tmp_path, "vector", size=300)
     assert 78 <= buffer.size() <= 80
     np.testing.assert_array_equal(buffer.next_observations[buffer.pos - 1], newest)
+
+
+@pytest.mark.parametrize(("before", "since"), [(20, 1), (30, 5), (5, 5), (5, 20)])
+def test_a_row_whose_next_observation_was_overwritten_is_not_stored(before, since, tmp_path):
+    def reopened():
+        settings = {"optimize_memory_usage": True, "handle_timeout_termination": False}
+        return ReplayBuffer(10, NUMBER, NUMBER, device="cpu", storage="memmap", path=tmp_path, **settings)
+
+    def fill(buffer, first, count):
+        for number in np.arange(first, first + count, dtype=float)[:, None]:
+            buffer.add(number, number + 1, number, number, np.zeros(1), [{}])
+
+    buffer = reopened()
+    fill(buffer, 0, before)
+    buffer.flush()
+    fill(buffer, before, since)
+    del buffer
+    buffer = reopened()
+    assert buffer.stored()[1] == max(min(before, 9 - since), 0)
+    if buffer.stored()[1]:
+        samples = buffer.sample(200)
+        assert (samples.observations == samples.rewards).all()
+        assert (samples.next_observations == samples.rewards + 1).all()
 
 
 def test_reset_forgets_what_is_in_files_too(tmp_path):
@@ -148,6 +176,16 @@ def test_a_pickle_is_the_folder(tmp_path):
         np.testing.assert_array_equal(again[name], expected[name])
 
 
+def test_a_pickle_whose_folder_is_gone_is_refused(tmp_path):
+    buffer = open_buffer(tmp_path / "buffer")
+    pickled = pickle.dumps(buffer)
+    buffer.close()
+    shutil.rmtree(tmp_path / "buffer")
+    with pytest.raises(ValueError, match=f"needs its folder {tmp_path / 'buffer'}, which has no state.json. Restore"):
+        pickle.loads(pickled)
+    assert not any(tmp_path.iterdir())
+
+
 def test_stock_algorithms_save_and_load_it(tmp_path):
     def make():
         return stable_baselines3.DQN(
@@ -181,6 +219,11 @@ def test_a_path_goes_with_files_alone(storage, path):
         ReplayBuffer(60, OBSERVATIONS["dict"], ACTION, storage=storage, path=path)
 
 
+def test_a_path_of_a_file_is_refused():
+    with pytest.raises(ValueError, match=f"path must be a folder, got the file {Path(__file__).resolve()}"):
+        open_buffer(__file__)
+
+
 @pytest.mark.parametrize("name", ["rewards.bin", "next_observations.which.bin"])
 @pytest.mark.parametrize("size", [None, 0, 7])
 def test_a_file_that_was_cut_off_is_refused(name, size, tmp_path):
@@ -209,7 +252,24 @@ def test_files_of_others_are_left_alone_whatever_they_are_called(name, tmp_path)
 def test_a_folder_in_which_a_buffer_was_begun_and_no_more_is_taken(tmp_path):
     open_buffer(tmp_path).close()
     (tmp_path / "state.json").unlink()  # which comes last
+    (tmp_path / "lock").write_bytes(BEGUN)
     assert open_buffer(tmp_path).size() == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "what"), [(None, "no"), ("", "a damaged"), ('{"layout": {}, "added": 3}', "a damaged")]
+)
+def test_a_folder_whose_state_is_missing_or_damaged_is_refused_and_left_alone(content, what, tmp_path):
+    buffer = open_buffer(tmp_path)
+    History(3, OBSERVATIONS["dict"], 0).fill(5, buffer)
+    buffer.close()
+    state = tmp_path / "state.json"
+    expected = state.read_text()
+    state.unlink() if content is None else state.write_text(content)
+    with pytest.raises(ValueError, match=rf"got {tmp_path}, which holds actions.bin and {what} state.json"):
+        open_buffer(tmp_path)
+    state.write_text(expected)
+    assert open_buffer(tmp_path).size() == 5
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a file is handed to another process")
