@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self, SupportsIndex
@@ -68,9 +69,9 @@ class ReplayBuffer(OfflineData):
         With `n_steps` above 1 or Dict observations, that is a subclass of SB3's class for them too, so that
         `isinstance` finds it.
         """
-        given = dict(zip(("buffer_size", "observation_space"), args)) | kwargs
+        given = dict(zip(inspect.signature(ReplayBuffer.__init__).parameters, (cls, *args))) | kwargs
         kind: type[Any] = cls
-        if cls is ReplayBuffer and given.get("n_steps", 1) > 1:
+        if cls is ReplayBuffer and arguments.positive_int("n_steps", given.get("n_steps", 1)) > 1:
             kind = NStepReplayBuffer
         elif cls is ReplayBuffer and isinstance(given.get("observation_space"), spaces.Dict):
             kind = DictReplayBuffer

@@ -135,6 +135,7 @@ def test_n_step_returns_that_no_algorithm_would_discount_are_refused():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [(name, 0, f"{name} must be a positive int, got 0") for name in ("buffer_size", "n_envs", "n_steps")]
+    + [("n_steps", value, "n_steps must be a positive int, got ") for value in ("3", None)]
     + [("storage", "disk", "storage must be one of 'ram', 'memmap', got 'disk'")],
 )
 def test_an_argument_out_of_range_is_named(name, value, message):
@@ -227,6 +228,8 @@ def test_optimize_memory_usage_means_what_it_means_in_sb3():
 @with_n_steps
 def test_whoever_asks_finds_the_class_of_sb3s_that_it_stands_for():
     assert isinstance(make(n_steps=3), buffers.NStepReplayBuffer)
+    by_position = ReplayBuffer(36, OBSERVATIONS["dict"], ACTION, "cpu", 3, False, True, 3)
+    assert isinstance(by_position, buffers.NStepReplayBuffer)
     assert isinstance(make("dict"), buffers.DictReplayBuffer)
     for other in (make(), make(cls=PrioritizedReplayBuffer)):
         assert not isinstance(other, buffers.NStepReplayBuffer | buffers.DictReplayBuffer)
