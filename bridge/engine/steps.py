@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from bridge.engine.lstm_state import Memory, keep_memory
 from bridge.engine.runtime import to_host
@@ -69,7 +70,7 @@ class FinalState(NamedTuple):
         algorithm._last_obs = jax.tree.map(np.array, observation)
         if self.memory is not None:
             keep_memory(algorithm, to_host(self.memory))
-        if len(steps.dones):
+        if len(steps.dones) and isinstance(algorithm, OnPolicyAlgorithm):  # SB3's off-policy loop does not touch it
             algorithm._last_episode_starts = np.array(steps.dones[-1])
 
 

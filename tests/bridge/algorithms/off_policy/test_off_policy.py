@@ -174,6 +174,10 @@ def test_actions_are_random_until_learning_starts_and_those_of_the_policy_after(
     np.testing.assert_allclose(actions[3:], np.tanh(0.5), rtol=1e-5)
 
 
+def test_where_episodes_begin_stays_as_sb3s_loop_leaves_it():
+    assert make().learn(60)._last_episode_starts.all()
+
+
 def test_the_share_of_random_actions_follows_its_schedule():
     model = make(learning_rate=0.0, exploration_fraction=0.5, exploration_initial_eps=1.0, exploration_final_eps=0.0)
     with torch.no_grad():
