@@ -10,6 +10,7 @@ import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer as SB3sReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
@@ -56,11 +57,21 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
         super()._setup_model()
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        self._require_buffer_of_model()
         last_obs = self._last_obs
         given = super()._setup_learn(*args, **kwargs)
         if self._last_obs is not last_obs and isinstance(self.replay_buffer, Rows):
             self.replay_buffer.mark_reset()  # SB3 has reset the environments
         return given
+
+    def _require_buffer_of_model(self) -> None:
+        buffer = self.replay_buffer
+        expected = self.n_envs, get_obs_shape(self.observation_space), get_action_dim(self.action_space)
+        if isinstance(buffer, Rows) and (found := (buffer.n_envs, buffer.obs_shape, buffer.action_dim)) != expected:
+            raise ValueError(
+                "replay_buffer must have the model's number of environments, shape of observations and size of "
+                f"actions, {expected}, got {found}: load or make one of the same environments."
+            )
 
     def save_replay_buffer(self, path: SavePath) -> None:
         """Save the replay buffer as a pickle, as SB3 does. SB3 can load it where jaxenvs is not installed.

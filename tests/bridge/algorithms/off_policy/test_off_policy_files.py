@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 import stable_baselines3
+from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -67,6 +68,18 @@ def test_a_replay_buffer_of_ours_is_one_for_sb3(tmp_path):
     stock.learn(24)
     assert stock._n_updates > 0
     assert stock.replay_buffer.size() == 24 + 12
+
+
+def test_a_replay_buffer_of_other_environments_is_refused(tmp_path):
+    make(env=make_env(n_envs=4)).learn(48).save_replay_buffer(tmp_path / "buffer")
+    model = make()
+    model.load_replay_buffer(tmp_path / "buffer")
+    with pytest.raises(ValueError, match=r"must have the model's number of environments, .* \(2, .* got \(4, "):
+        model.learn(48)
+    box = model.observation_space
+    model.replay_buffer = bridge.ReplayBuffer(200, box, spaces.Box(-1, 1, (3,)), device="cpu", n_envs=2)
+    with pytest.raises(ValueError, match="size of actions"):
+        model.learn(48)
 
 
 @pytest.mark.parametrize(
