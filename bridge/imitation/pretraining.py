@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer as SB3sReplayBuffer
 from tqdm import tqdm
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
@@ -18,6 +18,8 @@ from bridge.configuration import with_own_settings
 from bridge.contrib import is_recurrent
 from bridge.errors import NotCompilable
 from bridge.observations import map_parts
+from bridge.replay import ReplayBuffer
+from bridge.replay.rows import Rows
 from bridge.translate.policies.exported_policy import ExportedPQNPolicy
 from bridge.translate.policies.off_policy_networks import ExportedQNetwork, ExportedTD3Actor
 from jaxenvs import arguments
@@ -32,7 +34,7 @@ from jaxenvs.spaces import leaf_bounds
 @with_own_settings
 def pretrain(
     model: CompiledAlgorithm,
-    data: ReplayBuffer | Mapping[str, Any],
+    data: SB3sReplayBuffer | Mapping[str, Any],
     *,
     n_epochs: int = 10,
     batch_size: int = 64,
@@ -74,7 +76,9 @@ def pretrain(
     arguments.instance("model", model, CompiledAlgorithm, "an algorithm of jaxenvs.sb3")
     n_epochs = arguments.positive_int("n_epochs", n_epochs)
     batch_size = arguments.positive_int("batch_size", batch_size)
-    if not 0 <= held_out < 1:
+    arguments.number("learning_rate", learning_rate, least=0)
+    arguments.seed("seed", seed)
+    if not 0 <= arguments.number("held_out", held_out) < 1:
         raise ValueError(f"held_out must lie in [0, 1), got {held_out}.")
     if patience is not None and (arguments.positive_int("patience", patience) < 1 or not held_out):
         raise ValueError("patience needs a held_out of more than 0, as nothing is measured otherwise.")
@@ -166,22 +170,32 @@ def _compiled_functions(network: Any) -> tuple[Callable[..., Any], Callable[...,
     )
 
 
+def recorded(model: Any, data: object) -> tuple[Any, np.ndarray]:
+    """Return the observations and the actions of data, as environments give and take them."""
+    if isinstance(data, SB3sReplayBuffer):
+        first, size = (data if isinstance(data, Rows) else ReplayBuffer.taking(data)).stored()
+        at, space = (first + np.arange(size)) % data.buffer_size, model.action_space
+        actions = data.actions[at].reshape(-1, *space.shape)
+        return rows_of(data, at), model.policy.unscale_action(actions) if isinstance(space, spaces.Box) else actions
+    if isinstance(data, Mapping) and {"observations", "actions"} <= data.keys():
+        return map_parts(np.asarray, data["observations"]), np.asarray(data["actions"])
+    raise TypeError(
+        "data must be a replay buffer or have `observations` and `actions`, got "
+        f"{arguments.shown(data) if not isinstance(data, Mapping) else sorted(data)}."
+    )
+
+
+def rows_of(buffer: Any, at: np.ndarray) -> Any:
+    """Return the observations in some rows of one of SB3's buffers, in the shapes of their space."""
+    return map_parts(
+        lambda part, space: part[at].reshape(-1, *space.shape), buffer.observations, buffer.observation_space
+    )
+
+
 def _rows(model: Any, data: object) -> tuple[Any, np.ndarray]:
     """Return observations as the policy takes them, and actions as its distribution has them, with one leading axis."""
     space, policy = model.action_space, model.policy
-    if isinstance(data, ReplayBuffer):
-        size = data.size()
-        observations: Any = map_parts(lambda part: part[:size].reshape(-1, *part.shape[2:]), data.observations)
-        actions = data.actions[:size].reshape(-1, *space.shape)
-        if isinstance(space, spaces.Box):
-            actions = policy.unscale_action(actions)
-    elif isinstance(data, Mapping) and {"observations", "actions"} <= data.keys():
-        observations, actions = map_parts(np.asarray, data["observations"]), np.asarray(data["actions"])
-    else:
-        raise TypeError(
-            "data must be a replay buffer or have `observations` and `actions`, got "
-            f"{arguments.shown(data) if not isinstance(data, Mapping) else sorted(data)}."
-        )
+    observations, actions = recorded(model, data)
     lengths = {len(part) for part in jax.tree.leaves(observations)}
     if lengths != {len(actions)} or actions.shape[1:] != (space.shape or ()):
         raise ValueError(
@@ -189,7 +203,8 @@ def _rows(model: Any, data: object) -> tuple[Any, np.ndarray]:
             f"{actions.shape} and {sorted(lengths)} rows."
         )
     low, high = leaf_bounds(space)
-    if not ((actions >= low) & (actions <= high)).all():
+    is_whole = True if isinstance(space, spaces.Box) else actions % 1 == 0
+    if not ((actions >= low) & (actions <= high) & is_whole).all():
         raise ValueError(f"actions must lie in {space}, got numbers from {actions.min()} to {actions.max()}.")
     if (normalize := model.get_vec_normalize_env()) is not None:
         observations = normalize.normalize_obs(observations)

@@ -6,14 +6,18 @@ import jax
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from stable_baselines3.common import buffers
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from bridge import NotCompilable, make_vec_env
 from bridge.engine import learner
+from bridge.imitation.pretraining import recorded
 from jaxenvs import TimeLimit
 from tests.bridge.algorithms.cases import assert_equal, make, make_env
 from tests.environments import Counter
+from tests.masked_environments import MASKS, Locks
 
 SIZE, BATCH, EPOCHS, SEED, LR = 90, 16, 3, 5, 1e-2
 
@@ -126,13 +130,56 @@ def test_a_replay_buffer_is_data_too():
     np.testing.assert_allclose(history["loss"], same["loss"], rtol=1e-5)
 
 
+def numbered(cls, **settings):
+    """A buffer of six rows into which nine were written; a row's action tells which observation it belongs to."""
+    box = spaces.Box(-100, 100, (1,), np.float32)
+    buffer = cls(6, box, spaces.Discrete(100), device="cpu", **settings)
+    for number in np.arange(9)[:, None]:
+        buffer.add(number, number + 1, number, number[0], np.zeros(1), [{}])
+    return buffer
+
+
+@pytest.mark.parametrize("cls", [bridge.ReplayBuffer, buffers.ReplayBuffer])
+def test_the_row_without_its_observation_is_left_out(cls):
+    buffer = numbered(cls, optimize_memory_usage=True, handle_timeout_termination=False)
+    observations, actions = recorded(make("DQN"), buffer)
+    np.testing.assert_array_equal(observations[:, 0], actions)
+    assert actions.tolist() == [4, 5, 6, 7, 8]
+
+
+def test_rows_that_files_have_lost_are_left_out(tmp_path):
+    settings = {"storage": "memmap", "path": tmp_path}
+    buffer = numbered(bridge.ReplayBuffer, **settings)
+    buffer.flush()
+    buffer.add(*(np.full((1, 1), 9.0) for _ in range(3)), np.zeros(1), np.zeros(1), [{}])
+    del buffer
+    box = spaces.Box(-100, 100, (1,), np.float32)
+    buffer = bridge.ReplayBuffer(6, box, spaces.Discrete(100), device="cpu", **settings)
+    assert recorded(make("DQN"), buffer)[1].tolist() == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
+def test_a_replay_buffer_of_discrete_observations_is_data_too(kind):
+    env = bridge.JaxVecEnv(TimeLimit(Counter(5, kind, "discrete"), 7), 2, 0)
+    model = make("DQN", env).learn(48)
+    assert np.isfinite(bridge.pretrain(model, model.replay_buffer, n_epochs=1)["loss"]).all()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"data": 3}, TypeError, "data must be a replay buffer or have `observations` and `actions`, got 3"),
         ({"actions": np.zeros((SIZE, 2))}, ValueError, r"actions must have the shape \(n, \), and observations n rows"),
         ({"actions": np.full(SIZE, 2)}, ValueError, r"actions must lie in Discrete\(2\), got numbers from 2 to 2"),
+        (
+            {"actions": np.full(SIZE, 0.5)},
+            ValueError,
+            r"actions must lie in Discrete\(2\), got numbers from 0.5 to 0.5",
+        ),
         ({"held_out": 1.0}, ValueError, r"held_out must lie in \[0, 1\), got 1.0"),
+        ({"held_out": "0.1"}, ValueError, "held_out must be a finite number, got '0.1'"),
+        ({"learning_rate": -1}, ValueError, "learning_rate must be a finite number, at least 0, got -1"),
+        ({"seed": -1}, ValueError, "seed must be a non-negative int, got -1"),
         ({"patience": 2, "held_out": 0}, ValueError, "patience needs a held_out of more than 0"),
         ({"model": None}, TypeError, "model must be an algorithm of jaxenvs.sb3"),
     ],
@@ -202,6 +249,67 @@ def test_an_expert_is_asked_where_the_learner_goes(name):
     observations = np.concatenate(expert.asked)
     expected, _ = Expert().predict(observations, True)
     assert (model.predict(observations, deterministic=True)[0] == expected).mean() > 0.9
+
+
+class ByRule:
+    """An expert that acts as the count says, and remembers about which observations it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def predict(self, observation, deterministic):
+        self.asked.append(observation)
+        return (np.asarray(observation)[:, 0] % 3).astype(np.int64), None
+
+    def get_vec_normalize_env(self):
+        return None
+
+
+@pytest.mark.parametrize("name", ["A2C", "DQN"])
+def test_an_expert_is_asked_about_what_the_environment_showed_before_any_normalization(name):
+    env = bridge.JaxVecEnv(TimeLimit(Counter(5, "box", "discrete"), 7), 2, 0)
+    model, expert = make(name, VecNormalize(env, clip_obs=1.0)), ByRule()
+    model.learn(96, bridge.DAggerCallback(expert, every=32, n_epochs=1))
+    asked = np.concatenate(expert.asked)
+    np.testing.assert_array_equal(asked[:, 0], np.round(asked[:, 0]))
+    assert set(asked[:, 0]) == set(range(5))
+    assert 32 <= len(asked) <= 96
+
+
+def test_an_expert_that_takes_masks_says_what_is_legal():
+    env = bridge.JaxVecEnv(Locks(), 4, 0)
+    expert = make("MaskablePPO", env)
+    callback = bridge.DAggerCallback(expert, every=64, n_epochs=1)
+    make("MaskablePPO", bridge.JaxVecEnv(Locks(), 4, 1)).learn(192, callback)
+    observations, actions = (np.concatenate(each) for each in zip(*callback.parts))
+    masks = np.array(MASKS["discrete"])[observations.sum(1).astype(int) % 3]
+    assert masks[np.arange(len(actions)), actions].all()
+    with pytest.raises(ValueError, match="expert takes masks of legal actions, so the learner must take them too"):
+        make("A2C", bridge.JaxVecEnv(Locks(), 4, 1)).learn(64, callback)
+
+
+def test_dagger_begins_with_a_replay_buffer():
+    model = make("DQN").learn(48)
+    callback = bridge.DAggerCallback(model, model.replay_buffer, every=10**6)
+    make("DQN").learn(4, callback)
+    assert len(callback.parts[0][1]) == 48
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"every": 0}, ValueError, "every must be a positive int, got 0"),
+        ({"expert": "best.zip"}, TypeError, "expert.predict must be a function, got None"),
+        ({"n_epoch": 3}, TypeError, "unexpected keyword argument 'n_epoch'"),
+        ({"expert": "RecurrentPPO"}, ValueError, "expert must not be recurrent"),
+    ],
+    ids=str,
+)
+def test_what_dagger_cannot_do_is_refused_at_once(given, error, message):
+    expert = given.get("expert", ByRule())
+    expert = make(expert) if expert == "RecurrentPPO" else expert
+    with pytest.raises(error, match=message):
+        bridge.DAggerCallback(**given | {"expert": expert})
 
 
 def test_a_clone_of_an_agent_plays_as_well():

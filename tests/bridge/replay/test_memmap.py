@@ -20,7 +20,6 @@ from bridge.replay.files import BEGUN, Files
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 from tests.bridge.replay.test_replay_buffer import assert_same_samples
 
-
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
