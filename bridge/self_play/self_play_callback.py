@@ -43,14 +43,19 @@ class League:
     pool_size: int = 0
 
     def add(self, parameters: dict[str, np.ndarray], pool_size: int) -> None:
-        """Add a copy of the learner. If the pool is full, drop the member that `member_to_drop` returns."""
+        """Add a copy of the learner. If the pool is full, drop another one."""
         self.num_copies += 1
         self.win_rates = None  # until they are found against the new pool
         self.members.append(parameters)
         self.numbers.append(self.num_copies)
+        self.fit(pool_size)
+
+    def fit(self, pool_size: int) -> None:
+        """Drop the members that `member_to_drop` returns, as long as there are more than `pool_size`."""
         while len(self.members) > pool_size:
             drop = member_to_drop(np.array(self.numbers))
             del self.members[drop], self.numbers[drop]
+            self.win_rates = None
 
     def weights(self, pool_size: int, chance: float) -> np.ndarray:
         """Return how often each of `pool_size` places is drawn: copies equally often, or hard ones more often."""
@@ -126,6 +131,7 @@ class SelfPlayCallback(BaseCallback):
             self.league.add(parameters, self.pool_size)
             self.league.last_timesteps = self.num_timesteps
         self.league.last_timesteps = min(self.league.last_timesteps, self.num_timesteps)
+        self.league.fit(self.pool_size)  # which may have been larger
         self._set_pool()
 
     def _on_rollout_start(self) -> None:
