@@ -11,7 +11,6 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
-from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
 from bridge.configuration import with_own_settings
 from bridge.errors import NotCompilable
 from bridge.seeds.model_training import Model, require_fully_compiled
@@ -21,8 +20,8 @@ from jaxenvs import arguments
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 LAST_SEED = 2**32 - 1  # NumPy's
-# The values of the remaining progress at which schedules are compared.
-PROGRESS = np.linspace(1, 0, 101).tolist()
+# The values of the remaining progress at which schedules are compared. At 1, DQN's may divide by 0.
+PROGRESS = np.linspace(1, 0, 101)[1:].tolist()
 
 
 @with_own_settings
@@ -73,7 +72,7 @@ def _require_constructors_schedules(model: Any) -> None:
     fresh.learning_rate = model.learning_rate
     fresh._setup_lr_schedule()
     expected = {"lr_schedule": fresh.lr_schedule}
-    if isinstance(model, EpsilonGreedyAlgorithm):
+    if hasattr(model, "exploration_schedule"):
         names = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
         fraction, first, last = (getattr(model, name) for name in names)
         expected["exploration_schedule"] = lambda progress: np.interp(1 - progress, [0, fraction], [first, last])

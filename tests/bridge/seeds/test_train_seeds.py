@@ -17,6 +17,7 @@ OFF_POLICY = {"buffer_size": 10, "learning_starts": 4, "batch_size": 4}
 ALGORITHMS = {
     "PPO": ("CartPole-v1", {"n_steps": 8, "batch_size": 8, "clip_range": lambda progress: 0.2 * progress}),
     "A2C": ("Pendulum-v1", {"use_sde": True}),
+    "PQN": ("CartPole-v1", {"n_steps": 8, "batch_size": 8}),
     "DQN": ("CartPole-v1", {**OFF_POLICY, "train_freq": 4}),
     "SAC": ("Pendulum-v1", OFF_POLICY),
     "TD3": ("Pendulum-v1", {**OFF_POLICY, "train_freq": 2}),
@@ -70,7 +71,8 @@ def test_running_statistics_are_each_seeds_own():
 
 
 @pytest.mark.parametrize(
-    ("name", "schedule"), [("PPO", "lr_schedule"), ("SAC", "lr_schedule"), ("DQN", "exploration_schedule")]
+    ("name", "schedule"),
+    [("PPO", "lr_schedule"), ("SAC", "lr_schedule"), *((name, "exploration_schedule") for name in ("DQN", "PQN"))],
 )
 def test_a_schedule_of_ones_own_is_refused(name, schedule):
     model = make(name)
@@ -79,7 +81,7 @@ def test_a_schedule_of_ones_own_is_refused(name, schedule):
         train_seeds(model, 10, [0])
 
 
-@pytest.mark.parametrize("name", ["PPO", "DQN", "QRDQN"])
+@pytest.mark.parametrize("name", ["PPO", "PQN", "DQN", "QRDQN"])
 def test_schedules_of_the_constructor_are_no_ones_own(name):
     env_id, settings = ALGORITHMS[name]
     for learning_rate in (1e-3, lambda progress: 1e-3 * progress):
