@@ -204,6 +204,8 @@ class PQN(OnPolicyAlgorithm):
         device: torch.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
+        if n_steps < 1:
+            raise ValueError(f"n_steps must be at least 1, got {n_steps}.")
         self.batch_size, self.n_epochs = batch_size, n_epochs
         self.exploration_fraction = exploration_fraction
         self.exploration_initial_eps, self.exploration_final_eps = exploration_initial_eps, exploration_final_eps
@@ -233,9 +235,10 @@ class PQN(OnPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        self.exploration_schedule = LINEAR(
-            self.exploration_initial_eps, self.exploration_final_eps, self.exploration_fraction
-        )
+        first, last = self.exploration_initial_eps, self.exploration_final_eps
+        # Without a part in which it falls, it is the last number from the beginning.
+        first = first if self.exploration_fraction else last
+        self.exploration_schedule = LINEAR(first, last, self.exploration_fraction or 1)
         self._set_exploration_rate()
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:

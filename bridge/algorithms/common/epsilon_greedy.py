@@ -30,9 +30,8 @@ class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
 
     def _exploration_rates(self, progress_remaining: np.ndarray) -> np.ndarray:
-        rates = np.array([self.exploration_schedule(each) for each in progress_remaining.tolist()])
-        rates[0] = self.exploration_rate
-        return rates
+        # As in SB3, the schedule is not asked about the first: it may divide by an exploration_fraction of 0 there.
+        return np.array([self.exploration_rate, *map(self.exploration_schedule, progress_remaining[1:].tolist())])
 
     def _calls_of_interval(self) -> int:
         return self._n_calls % max(self.target_update_interval // self.n_envs, 1)

@@ -56,6 +56,16 @@ def test_the_share_of_random_actions_falls_as_the_schedule_says_where_the_weight
     assert_equal(state_of(quiet), state_of(looked))
 
 
+def test_without_a_part_in_which_it_falls_the_share_is_the_last():
+    for package in (bridge, STOCK):
+        model = make("PQN", package=package, exploration_fraction=0.0)
+        assert model.exploration_rate == 0.05
+        assert model.learn(256).exploration_rate == 0.05
+    assert make("DQN", exploration_fraction=0.0).learn(48).exploration_rate == 0.05
+    with pytest.raises(ValueError, match="n_steps must be at least 1, got 0"):
+        make("PQN", n_steps=0)
+
+
 @pytest.mark.thorough
 def test_pictures_pass_through_layer_norms():
     kwargs = {"features_extractor_kwargs": {"features_dim": 8}}
