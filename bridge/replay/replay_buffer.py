@@ -329,7 +329,7 @@ class ReplayBuffer(OfflineData):
         self.flush()
 
     def _forget(self) -> None:
-        self._episodes = None
+        vars(self).pop("_episodes", None)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         # Only the folder of the files is pickled, because they may hold more than memory.
