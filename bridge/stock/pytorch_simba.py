@@ -60,8 +60,8 @@ class SimbaActorCriticPolicy(ActorCriticPolicy):
     def _build_mlp_extractor(self) -> None:
         super()._build_mlp_extractor()
         sizes = self.net_arch if isinstance(self.net_arch, dict) else {"pi": self.net_arch, "vf": self.net_arch}
-        self.mlp_extractor.policy_net = residual(self.features_dim, sizes["pi"])
-        self.mlp_extractor.value_net = residual(self.features_dim, sizes["vf"])
+        self.mlp_extractor.policy_net = residual(self.features_dim, sizes.get("pi", ()))
+        self.mlp_extractor.value_net = residual(self.features_dim, sizes.get("vf", ()))
 
 
 class SimbaOffPolicy:

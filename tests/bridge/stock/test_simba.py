@@ -40,6 +40,8 @@ def test_a_network_is_the_papers():
     torch.testing.assert_close(network(x), last(norm(y)))
     with pytest.raises(ValueError, match="must have one or more blocks of one width, got"):
         residual(3, [4, 8])
+    with pytest.raises(ValueError, match=r"must have one or more blocks of one width, got \[\]"):
+        simba("PPO", policy_kwargs={"net_arch": {"pi": [4]}})
 
 
 @pytest.mark.thorough(but=["SAC", "PPO"])
