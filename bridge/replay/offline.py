@@ -76,20 +76,21 @@ class OfflineData(Rows):
             observations, actions = map_leaves(as_numpy, _field(episode, "observations")), _field(episode, "actions")
             steps = len(actions)
             lengths = [len(leaf) for leaf in columns.leaves(observations)]
-            if lengths != [steps + 1] * len(lengths):
+            if wrong := [length for length in lengths if length != steps + 1]:
                 raise ValueError(
-                    f"episodes[{number}] must have one observation more than actions, got {lengths[0]} observations "
+                    f"episodes[{number}] must have one observation more than actions, got {wrong[0]} observations "
                     f"and {steps} actions."
                 )
             if steps == 0:
                 continue
             terminated, truncated = np.zeros((2, steps), bool)
             for flags, name in ((terminated, "terminations"), (truncated, "truncations")):
-                given = _field(episode, name, is_required=False)
-                flags[-1] = given is not None and bool(given[-1])
+                if (given := _field(episode, name, is_required=False)) is not None:
+                    flags[-1] = bool(_of_length(f"{name} of episodes[{number}]", given, steps)[-1])
             truncated[-1] |= not terminated[-1]
             before, after = columns.at(observations, slice(None, -1)), columns.at(observations, slice(1, None))
-            buffer.add_rollout(before, actions, _field(episode, "rewards"), terminated, truncated, after)
+            rewards = _of_length(f"rewards of episodes[{number}]", _field(episode, "rewards"), steps)
+            buffer.add_rollout(before, actions, rewards, terminated, truncated, after)
         return buffer
 
     @classmethod
@@ -125,8 +126,8 @@ class OfflineData(Rows):
         Raises:
           ValueError: arrays do not belong together, or not exactly one of `ends` and `trajectory_ids` is given.
         """
-        rewards = as_numpy(rewards)
-        steps = len(rewards)
+        steps = len(np.atleast_1d(as_numpy(rewards)))
+        rewards, actions = _of_length("rewards", rewards, steps), _of_length("actions", actions, steps)
         if (ends is None) == (trajectory_ids is None):
             raise ValueError("Pass either ends or trajectory_ids, and not both.")
         if ends is None:
@@ -136,15 +137,16 @@ class OfflineData(Rows):
         ended = (shaped("ends", ends, (steps,)) != 0) | terminal
         if steps:
             ended[-1] = True
-        observations = map_leaves(as_numpy, observations)
-        if next_observations is None:
+        observations = map_leaves(lambda leaf: _of_length("observations", leaf, steps), observations)
+        if final_only := next_observations is None:
             following = np.arange(steps) + ~ended
             next_observations = columns.at(observations, following)
             kept = ~(ended & ~terminal)
             # The step before an omitted one ends the episode, by truncation.
             ended[:-1] |= ~kept[1:] & ~ended[:-1]
         else:
-            next_observations, kept = map_leaves(as_numpy, next_observations), np.ones(steps, bool)
+            next_observations = map_leaves(lambda leaf: _of_length("next_observations", leaf, steps), next_observations)
+            kept = np.ones(steps, bool)
         if not kept.any():
             raise ValueError(
                 f"observations must have at least one step whose next observation is known, got {steps} steps "
@@ -153,11 +155,12 @@ class OfflineData(Rows):
         buffer = cls._empty(buffer_size or int(kept.sum()), observation_space, action_space, settings)
         buffer.add_rollout(
             columns.at(observations, kept),
-            as_numpy(actions)[kept],
+            actions[kept],
             rewards[kept],
             terminal[kept],
             (ended & ~terminal)[kept],
             columns.at(next_observations, kept),
+            final_only,
         )
         return buffer
 
@@ -203,6 +206,13 @@ class OfflineData(Rows):
                 f"path must be an empty folder, got {settings.get('path')}, which holds {size} rows of transitions."
             )
         return buffer
+
+
+def _of_length(name: str, value: ArrayLike, steps: int) -> np.ndarray:
+    array = as_numpy(value)
+    if array.shape[:1] != (steps,):
+        raise ValueError(f"{name} must have the leading axis {steps}, as the others, got the shape {array.shape}.")
+    return array
 
 
 def _field(episode: object, name: str, is_required: bool = True) -> Any:

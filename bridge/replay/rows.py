@@ -89,6 +89,7 @@ class Rows(buffers.ReplayBuffer):
         terminated: ArrayLike,
         truncated: ArrayLike,
         final_observations: Observations,
+        final_only: bool = True,
     ) -> None:
         """Store a whole rollout of all environments at once.
 
@@ -99,6 +100,7 @@ class Rows(buffers.ReplayBuffer):
             that is both terminated and truncated counts as terminated, as in SB3.
           final_observations: with the same axes, the observation after each step, before any reset. They are read only
             where an episode ends, and in the last step.
+          final_only: if False, they are read in all steps.
 
         Raises:
           ValueError: an argument has another shape. Nothing changed.
@@ -114,7 +116,7 @@ class Rows(buffers.ReplayBuffer):
         timeout = shaped("truncated", truncated, lead).astype(bool) & ~is_terminal
         final = shaped_observation("final_observations", final_observations, lead, self.obs_shape)
         done = is_terminal | timeout
-        is_final = done.copy()
+        is_final = done | (not final_only)
         is_final[-1] = True
 
         def following(now: np.ndarray, last: np.ndarray) -> np.ndarray:

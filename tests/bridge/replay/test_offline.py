@@ -151,6 +151,40 @@ def test_arrays_that_do_not_belong_together_are_named():
         ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER, ends=[True] * 3)
 
 
+@pytest.mark.parametrize("name", ["observations", "actions", "next_observations", "rewards"])
+def test_a_part_of_another_length_is_named(name):
+    arrays, _, following = flat()
+    given = dict(zip(("observations", "actions", "rewards"), arrays)) | {"next_observations": following}
+    given[name] = 1.0 if name == "rewards" else given[name][:-1]
+    with pytest.raises(ValueError, match="must have the leading axis") as raised:
+        ReplayBuffer.from_arrays(
+            **given, observation_space=NUMBER, action_space=NUMBER, ends=np.arange(17) > 15, device="cpu"
+        )
+    assert name == "rewards" or str(raised.value).startswith(name)
+
+
+@pytest.mark.parametrize("change", [{"rewards": np.zeros(4)}, {"terminations": []}])
+def test_a_part_of_an_episode_of_another_length_is_named(change):
+    with pytest.raises(ValueError, match=rf"{next(iter(change))} of episodes\[0\] must have the leading axis 5"):
+        ReplayBuffer.from_episodes([episodes()[0] | change], NUMBER, NUMBER)
+
+
+def test_parts_of_a_dict_of_other_lengths_are_counted():
+    one = {"a": np.zeros((6, 1)), "b": np.zeros((4, 1))}
+    with pytest.raises(ValueError, match="one observation more than actions, got 4 observations and 5 actions"):
+        ReplayBuffer.from_episodes(
+            [episodes()[0] | {"observations": one}], spaces.Dict({"a": NUMBER, "b": NUMBER}), NUMBER
+        )
+
+
+def test_next_observations_that_are_given_are_stored_within_an_episode_too():
+    arrays, terminated, following = flat()
+    buffer = ReplayBuffer.from_arrays(
+        *arrays, NUMBER, NUMBER, ends=terminated, next_observations=following + 0.5, device="cpu"
+    )
+    np.testing.assert_array_equal(buffer.next_observations[:, 0], following + 0.5)
+
+
 def test_what_a_terminal_step_leads_to_is_not_taken_from_the_next_episode():
     box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     observations = np.array([0, 1, 2, 10, 11, 12.0])[:, None]
