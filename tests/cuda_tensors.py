@@ -12,6 +12,8 @@ from torch.nn.functional import one_hot
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from bridge.translate.pytorch import modules
+
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 # Operations that take tensors on two devices.
 MIX = {"copy_", "_to_copy", "_foreach_copy_", "index", "index_put_", "_index_put_impl_"}
@@ -97,7 +99,8 @@ class CudaMode(TorchFunctionMode):
 @contextlib.contextmanager
 def cuda_beside_jax_on_the_cpu():
     """Give PyTorch such a GPU in this context."""
-    with CudaMode() as mode, mock.patch.object(torch.cuda, "is_available", return_value=True):
+    known = mock.patch.object(modules, "PARAMETERS", modules.PARAMETERS | {CudaTensor})
+    with known, CudaMode() as mode, mock.patch.object(torch.cuda, "is_available", return_value=True):
         torch.__future__.set_swap_module_params_on_conversion(True)  # modules keep their parameters, as on a GPU
         try:
             yield mode

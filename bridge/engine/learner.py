@@ -153,7 +153,7 @@ class Learner:
         vectors = [*self._params.values(), *self._targets.values()]
         if all(vector.is_in_place() for vector in vectors):
             return False
-        tensors = sorted((each for vector in vectors for each in vector.tensors), key=torch.Tensor.data_ptr)
+        tensors = sorted((each for vector in vectors for each in vector.tensors), key=lambda each: each.data_ptr())
         return any(_end(each) > after.data_ptr() for each, after in itertools.pairwise(tensors))
 
     # --- Settings ---------------------------------------------------------------------------------------------------

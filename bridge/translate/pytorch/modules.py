@@ -39,6 +39,8 @@ Parameters = jax.Array | tuple[jax.Array, ...]
 Params = Mapping[str, jax.Array] | Parameters
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+# Others may have a `__torch_function__` of the user's.
+PARAMETERS: set[type] = {nn.Parameter}
 # Methods that no training calls.
 BESIDE = {"predict", "save", "load"}
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
@@ -120,8 +122,8 @@ def export_module(module: nn.Module, *examples: object, has_statistics: bool = F
     if (impure := Purity(modules=module.modules()).reason) is not None:
         raise NotCompilable(impure)
     parameters = dict(module.named_parameters())
-    if others := {type(each).__name__ for each in parameters.values()} - {"Parameter"}:
-        raise NotCompilable(f"The parameters must be of the class nn.Parameter, got {min(others)}.")
+    if others := {type(each) for each in parameters.values()} - PARAMETERS:
+        raise NotCompilable(f"The parameters must be of the class nn.Parameter, got a {others.pop().__name__}.")
     _require_one_dtype(parameters.values())
     try:
         graph = trace(module, *examples)

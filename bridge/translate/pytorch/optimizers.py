@@ -38,10 +38,10 @@ OPTIONS = {
 # Except for these: the caller applies the learning rate, and `foreach` changes no number.
 FREE = {"params", "lr", "initial_lr", "foreach"}
 
-# Optax's and PyTorch's names of what an optimizer keeps.
+# Optax's and PyTorch's names of what an optimizer keeps, in PyTorch's order.
 NAMES = {
     "adam": {"count": "step", "mu": "exp_avg", "nu": "exp_avg_sq"},
-    "rmsprop": {"count": "step", "mu": "grad_avg", "nu": "square_avg", "trace": "momentum_buffer"},
+    "rmsprop": {"count": "step", "nu": "square_avg", "trace": "momentum_buffer", "mu": "grad_avg"},
     "sgd": {"trace": "momentum_buffer"},
 }
 
@@ -128,7 +128,8 @@ def create_state(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Te
     Args:
       names: of what it keeps of each parameter.
     """
-    for name, parameter in itertools.product(names, parameters):
+    order = [*NAMES[KINDS[type(optimizer)][0]].values()]
+    for name, parameter in itertools.product(sorted(names, key=order.index), parameters):
         entry = optimizer.state[parameter]
         if entry.get(name) is not None:
             continue

@@ -30,6 +30,7 @@ def test_episodes_of_several_environments_are_sb3s_error(backend):
     for library in (stable_baselines3, bridge):
         model = library.TD3("MlpPolicy", bridge.make_vec_env("Pendulum-v1"), train_freq=(1, "episode"), buffer_size=10)
         model.n_envs, model.env = 2, bridge.make_vec_env("Pendulum-v1", 2, backend=backend)  # which set_env refuses
+        model.replay_buffer.n_envs = 2
         with pytest.raises(AssertionError, match="only one env when doing episodic training"):
             model.learn(4)
 
