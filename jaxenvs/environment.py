@@ -255,9 +255,7 @@ class Environment(Generic[State]):
         `jaxenvs.drawing` provides shapes and tiles to draw with.
         """
         if type(self).render is not Environment.render:
-            raise NotImplementedError(
-                f"{type(self).__name__} has no draw, only render(state), which draws on the host and in one size."
-            )
+            raise NotImplementedError(f"{type(self).__name__} has no draw, only render(state), which has one size.")
         raise NotImplementedError(
             f"{type(self).__name__} has no picture yet: define draw(state, height, width) -> uint8 (height, width, 3)."
         )
@@ -378,11 +376,15 @@ class Wrapper(Environment[State]):
         """Return the wrapped environment's state. A wrapper that adds no state returns `state` itself."""
         return state.inner
 
+    def inner_env(self, state: Any) -> Environment[Any]:
+        """Return the wrapped environment, with the parameters that the state says."""
+        return self.env
+
     def draw(self, state: Any, height: int, width: int) -> jax.Array:
-        return self.env.draw(self.inner_state(state), height, width)
+        return self.inner_env(state).draw(self.inner_state(state), height, width)
 
     def render(self, state: Any) -> np.ndarray:
-        return self.env.render(self.inner_state(state))
+        return self.inner_env(state).render(self.inner_state(state))
 
     @property
     def unwrapped(self) -> Environment[Any]:
@@ -392,9 +394,7 @@ class Wrapper(Environment[State]):
         return getattr(self, name) if hasattr(self, name) else self.env.parameter(name)
 
     def replace(self, **changes: Any) -> Self:
-        own = {field.name for field in dataclasses.fields(self)}
-        inner = {name: value for name, value in changes.items() if name not in own}
-        outer = {name: value for name, value in changes.items() if name in own}
-        if inner:
-            outer["env"] = outer.get("env", self.env).replace(**inner)
+        outer = {field.name: changes.pop(field.name) for field in dataclasses.fields(self) if field.name in changes}
+        if changes:
+            outer["env"] = outer.get("env", self.env).replace(**changes)
         return dataclasses.replace(self, **outer)

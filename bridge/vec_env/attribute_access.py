@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
@@ -33,9 +34,8 @@ def attribute_of(env: Environment[Any], name: str, spec: EnvSpec | None) -> Any:
         raise AttributeError(f"{error} {GYMNASIUMS}") from None
 
 
-def state_of(method: object, env: Environment[Any], state: object) -> Any:
-    """Return the part of a wrapped environment's state that belongs to the environment whose method `method` is."""
-    owner = getattr(method, "__self__", None)
-    while isinstance(owner, Environment) and env is not owner and isinstance(env, Wrapper):
-        state, env = env.inner_state(state), env.env
-    return state
+def with_state(env: Environment[Any], name: str, state: object) -> Any:
+    """Return the method of an environment or of one inside its wrappers, given that environment's part of the state."""
+    while isinstance(env, Wrapper) and not hasattr(env, name):
+        state, env = env.inner_state(state), env.inner_env(state)
+    return functools.partial(getattr(env, name), state)

@@ -20,7 +20,7 @@ from bridge.dlpack import tensor_to_host, to_jax, to_torch
 from bridge.sb3 import AnyEnv
 from bridge.vec_env import argument_checks as checks
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
+from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, with_state
 from bridge.vec_env.base import MAX_IMAGES, BatchedVecEnv
 from bridge.vec_env.compiled_functions import CompiledFunctions
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
@@ -283,13 +283,12 @@ class JaxVecEnv(BatchedVecEnv):
             return list(masks if indices is None else masks[env_indices])
         if method_name == "get_wrapper_attr":
             return self.get_attr(*method_args, **{"indices": indices, **method_kwargs})
-        envs = self.get_attr("env", env_indices)
         methods = [function(f"method_name = {method_name!r}", each) for each in self.get_attr(method_name, env_indices)]
         if not methods or next(iter(inspect.signature(methods[0]).parameters), None) != "state":
             return [method(*method_args, **method_kwargs) for method in methods]
         return [
-            method(state_of(method, env, state), *method_args, **method_kwargs)
-            for method, env, state in zip(methods, envs, self._env_states(env_indices), strict=True)
+            with_state(env, method_name, state)(*method_args, **method_kwargs)
+            for env, state in zip(self.get_attr("env", env_indices), self._env_states(env_indices), strict=True)
         ]
 
     def get_images(self) -> Sequence[np.ndarray | None]:

@@ -125,6 +125,6 @@ def action_masks(venv: VectorEnv, state: VectorState) -> jax.Array:
 def action_masks_of(env: Any, state: object) -> Any:
     """Return which actions of one environment are legal, (n,), from its `action_masks` or an inner environment's."""
     while not hasattr(env, "action_masks"):
-        state, env = env.inner_state(state), env.env
+        state, env = env.inner_state(state), env.inner_env(state)
     masks = env.action_masks(state)
     return masks.ravel() if isinstance(masks, np.ndarray) else jnp.ravel(masks)

@@ -110,14 +110,11 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         return RandomizedParametersState(inner=inner, parameters=parameters), timestep
 
     def step(self, state: RandomizedParametersState, action: object) -> tuple[RandomizedParametersState, TimeStep]:
-        inner, timestep = self.env.replace(**state.parameters).step(state.inner, action)
+        inner, timestep = self.inner_env(state).step(state.inner, action)
         return RandomizedParametersState(inner=inner, parameters=state.parameters), timestep
 
-    def draw(self, state: RandomizedParametersState, height: int, width: int) -> jax.Array:
-        return self.env.replace(**state.parameters).draw(state.inner, height, width)
-
-    def render(self, state: RandomizedParametersState) -> np.ndarray:
-        return self.env.replace(**state.parameters).render(state.inner)
+    def inner_env(self, state: RandomizedParametersState) -> Environment[Any]:
+        return self.env.replace(**state.parameters)
 
     def _draw(self, name: str, key: jax.Array) -> jax.Array:
         owner, present = numeric_parameter(self.env, name)

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from bridge import JaxVecEnv
-from jaxenvs import CartPole, RandomizedParameters, TimeLimit, VectorEnv, check_env
+from bridge.vec_env.attribute_access import with_state
+from jaxenvs import CartPole, RandomizedParameters, TimeLimit, VectorEnv, check_env, environment
+from jaxenvs.wrappers.action_masker import action_masks_of
 from tests.environments import Counter
+from tests.masked_environments import Locks
 
 
 def heavy(key):
@@ -96,6 +99,25 @@ def test_the_picture_is_of_the_parameters_that_were_drawn():
     fixed = CartPole(half_length=state.parameters["half_length"].item())
     np.testing.assert_array_equal(env.render(state), fixed.render(state.inner))
     assert not np.array_equal(env.render(state), CartPole().render(state.inner))
+
+
+@environment
+class LengthLocks(Locks):
+    """Locks whose legal actions depend on a parameter."""
+
+    def action_masks(self, state):
+        return jnp.arange(4) < self.length
+
+
+def test_legal_actions_are_of_the_parameters_that_were_drawn():
+    env = RandomizedParameters(TimeLimit(LengthLocks(tells=""), 9), {"length": (2, 2)})
+    venv = JaxVecEnv(env, 1, seed=0)
+    venv.reset()
+    expected = [True, True, False, False]
+    for masks in (action_masks_of(env, env.reset(jax.random.key(0))[0]), *venv.env_method("action_masks", indices=0)):
+        np.testing.assert_array_equal(masks, expected)
+    method = with_state(env, "action_masks", venv.get_attr("state", 0)[0])
+    np.testing.assert_array_equal(method(), expected)
 
 
 def test_what_is_not_drawn_can_be_replaced_and_what_is_drawn_cannot():

@@ -29,7 +29,8 @@ ComputeReward = Callable[[jax.Array, jax.Array, Mapping[str, object]], jax.Array
 class Hindsight:
     """Hindsight experience replay: the share of each batch that gets other goals, and which goals.
 
-    Use it for environments with goals and sparse rewards.
+    Use it for environments with goals and sparse rewards. Rewards for other goals are those of the given environment,
+    also where a RandomizedParameters draws other parameters.
 
     Attributes:
       n_sampled_goal: transitions with other goals for each unchanged one.
