@@ -70,8 +70,8 @@ class PQNNetwork(PicklableActivation):
         return cls(FlattenExtractor(env.observation_space), head, hidden, **settings)
 
     def init(self, key: jax.Array) -> dict[str, jax.Array]:
-        """Draw weights and biases as PyTorch does. The share of random actions is 1."""
-        sizes, params = (self.extractor.size, *self.hidden, self.head.size), {RATE: jnp.ones(1)}
+        """Draw weights and biases as PyTorch does. The share of random actions is 0: `exploring` sets another."""
+        sizes, params = (self.extractor.size, *self.hidden, self.head.size), {RATE: jnp.zeros(1)}
         for index, layer_key in enumerate(jax.random.split(key, len(sizes) - 1)):
             params |= init_linear(layer_key, self._name(3 * index), *sizes[index : index + 2])
         for index, size in enumerate(self.hidden):

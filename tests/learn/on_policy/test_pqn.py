@@ -143,6 +143,14 @@ def test_a_share_of_the_actions_is_random():
     assert (jax.vmap(greedy.sample)(greedy.noise(jax.random.key(1), 100)) == jnp.array([1, 0])).all()
 
 
+def test_new_parameters_act_greedily():
+    network = learn.PQNNetwork.of(ENV, HIDDEN)
+    params, observation = network.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (20, 2))
+    expected = network.values(params, observation).argmax(1)
+    np.testing.assert_array_equal(network.apply(params, observation)[0].mode(), expected)
+    assert len(set(expected.tolist())) > 1
+
+
 def test_only_discrete_actions_are_taken():
     with pytest.raises(ValueError, match="PQN needs a Discrete action space, got Box"):
         learn.PQNNetwork.of(jaxenvs.make("Pendulum-v1"))
