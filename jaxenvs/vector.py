@@ -364,3 +364,8 @@ def _as_rows(leaf: jax.Array) -> jax.Array:
 def where(mask: jax.Array, new: object, old: object) -> Any:
     """Select `new` for the environments in `mask`, else `old`, for every leaf of two pytrees."""
     return jax.tree.map(lambda n, o: jnp.where(mask.reshape(mask.shape + (1,) * (n.ndim - 1)), n, o), new, old)
+
+
+def join_axes(tree: Any) -> Any:
+    """Return a pytree with the first two axes of each leaf joined into one, also where the leaf is empty."""
+    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree)

@@ -42,7 +42,7 @@ def write(tree: Observation, index: slice, values: Observation) -> None:
 def take(array: np.ndarray, slots: np.ndarray) -> np.ndarray:
     """Return slots, row * n_envs + environment, of an array (rows, n_envs, ...), in the shape of `slots`."""
     # "wrap" is faster than raising for indices out of range, for which NumPy makes another copy.
-    return array.reshape(-1, *array.shape[2:]).take(slots, 0, None, "wrap")
+    return array.reshape(math.prod(array.shape[:2]), *array.shape[2:]).take(slots, 0, None, "wrap")
 
 
 def differs(one: Observation, other: Observation) -> np.ndarray:

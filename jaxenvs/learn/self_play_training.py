@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxenvs import arguments
 from jaxenvs.environment import struct
 from jaxenvs.learn.training import Result, Training, advance
+from jaxenvs.vector import join_axes
 from jaxenvs.wrappers import Opponents, SelfPlay
 from jaxenvs.wrappers.multi_agent.self_play import member_to_drop
 
@@ -75,8 +76,7 @@ def self_play(
 
     carry = state, members, numbers
     (state, members, numbers), metrics = jax.lax.scan(run_round, carry, jnp.arange(rounds))
-    metrics = jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), metrics)
-    return SelfPlayResult(state, metrics, _pool(training, members, numbers, chance))
+    return SelfPlayResult(state, join_axes(metrics), _pool(training, members, numbers, chance))
 
 
 def _pool(training: Training, members: Any, numbers: jax.Array, chance: float) -> Opponents:

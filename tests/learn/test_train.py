@@ -7,13 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import stable_baselines3
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import jaxenvs
 from bridge import make_vec_env
 from bridge.translate.pytorch.optimizers import export_optimizer
-from jaxenvs import FlattenObservation, VectorEnv
-from jaxenvs.learn import A2C, PPO, PQN, ActorCritic, MaskablePPO, RecurrentPPO, Training, optimization, train
+from jaxenvs import FlattenObservation, TransformObservation, VectorEnv
+from jaxenvs.learn import (
+    A2C,
+    DQN,
+    PPO,
+    PQN,
+    ActorCritic,
+    DQNPolicy,
+    MaskablePPO,
+    RecurrentPPO,
+    Training,
+    optimization,
+    train,
+)
 from jaxenvs.learn.on_policy.minibatches import permutation
 from tests.environments import Counter
 
@@ -174,6 +187,21 @@ def of_dicts():
 def test_numbers_of_categories_are_not_normalized():
     with pytest.raises(ValueError, match="normalize needs a Box observation space or a Dict of Boxes, got Dict"):
         train(jax.random.key(0), of_dicts().replace(normalize=True))
+
+
+def with_an_empty_part(observation):
+    return {"empty": jnp.zeros((0,)), "numbers": observation}
+
+
+@pytest.mark.parametrize("algorithm", [PPO(n_steps=8, batch_size=8), A2C(), DQN(buffer_size=50)])
+def test_a_part_of_the_observation_may_be_empty(algorithm):
+    numbers = VENV.env.observation_space
+    parts = spaces.Dict({"empty": spaces.Box(-1, 1, (0,)), "numbers": numbers})
+    venv = VectorEnv(TransformObservation(VENV.env, with_an_empty_part, parts), 4)
+    network = (DQNPolicy if isinstance(algorithm, DQN) else ActorCritic).of(venv.env)
+    training = Training(venv, network, algorithm, total_timesteps=64)
+    metrics = jax.eval_shape(lambda key: train(key, training).metrics, jax.random.key(0))
+    assert metrics["timesteps"].shape == (training.num_iterations,)
 
 
 def test_with_64_bits_enabled_schedules_leave_parameters_their_dtype(x64):

@@ -30,6 +30,7 @@ from jaxenvs.learn.devices import all_of, layout_behind, layouts, own_key, run_o
 from jaxenvs.learn.learner_state import POLICY
 from jaxenvs.learn.loop import run, zeros
 from jaxenvs.learn.on_policy import loop as on_policy
+from jaxenvs.vector import join_axes
 
 # A call can keep what the host needs of at most this many iterations, and of at most this many steps of all
 # environments together.
@@ -252,7 +253,7 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
     key, rollout, learnt, (steps, metrics, is_sound) = to_host(results)
     if not is_sound[:count].all():
         return None
-    steps = jax.tree.map(lambda leaf: leaf[:count].reshape(-1, *leaf.shape[2:]), steps)
+    steps = join_axes(jax.tree.map(lambda leaf: leaf[:count], steps))
     of_each = [{name: each[i].item() for name, each in metrics.items()} for i in range(count)]
     return Collected(final_state, key, rollout, steps, learnt, of_each)
 

@@ -16,6 +16,7 @@ from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.optimization import ravel
+from jaxenvs.vector import join_axes
 
 # Set as in Stable-Baselines3: PyTorch's form, which adds epsilon outside of the root.
 RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)
@@ -45,7 +46,7 @@ class A2C(OnPolicySettings):
         key: jax.Array,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """Take one gradient step on the whole rollout. Draws nothing."""
-        data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
+        data = join_axes(rollout)
         params, unravel = ravel(state.params[POLICY])
         gradient, metrics = jax.grad(self._loss, argnums=1, has_aux=True)(network, state.params[POLICY], data)
         on_vector = dataclasses.replace(state, params={POLICY: params})

@@ -16,7 +16,7 @@ from jaxenvs.jax_names import partition_spec
 from jaxenvs.learn import devices
 from jaxenvs.learn.interfaces import Arrays, CollectorState, Masked, Observation, OnPolicyNetwork, Real, Recalled, Step
 from jaxenvs.transformations import varying
-from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_where
+from jaxenvs.vector import VectorEnv, VectorTimeStep, join_axes, replace_where
 from jaxenvs.wrappers.action_masker import action_masks
 
 # Observations of at least this many bytes count as large: their network is expensive, and so is memory for a second
@@ -127,8 +127,7 @@ def values_of_steps(
         return network.apply(params, observation)[1]
 
     value = in_chunks(values, observation)
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), final_observation)
-    bootstrap = _values_behind(network, params, truncated.reshape(-1), flat, value.reshape(-1))
+    bootstrap = _values_behind(network, params, *join_axes((truncated, final_observation, value)))
     return value, bootstrap.reshape(value.shape)
 
 
@@ -251,7 +250,7 @@ def in_chunks(rows: Callable[[Any], Any], inputs: Any) -> Any:
     row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs)) // (n_steps * num_envs)
     most = max(1, min(MOST_ROWS, MOST_BYTES // max(row_bytes, 1)) // num_envs)
     steps = max(size for size in range(1, n_steps + 1) if n_steps % size == 0 and (size <= most or size == 1))
-    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, steps * num_envs, *leaf.shape[2:]), inputs)
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(n_steps // steps, steps * num_envs, *leaf.shape[2:]), inputs)
     # A single chunk stays outside of a loop, where XLA compiles it better.
     results = rows(jax.tree.map(lambda leaf: leaf[0], chunks)) if steps == n_steps else jax.lax.map(rows, chunks)
     lead = 1 if steps == n_steps else 2

@@ -17,6 +17,7 @@ from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.optimization import apart, apply_gradients, ravel
 from jaxenvs.transformations import varying
+from jaxenvs.vector import join_axes
 
 
 @struct
@@ -56,7 +57,7 @@ class MinibatchSettings(OnPolicySettings):
             how many were begun; PPO changes and adds some.
         """
         params, moments, tree_of, back = apart(state.params[POLICY], state.optimizer_states[POLICY])
-        data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
+        data = join_axes(rollout)
         size = data.value.shape[0]
         batch_size = min(self.batch_size // devices.axis_size(self.axis_name), size)
         num_full, remainder = divmod(size, batch_size)

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from jaxenvs.arguments import positive_int, shown
 from jaxenvs.checks import num_agents_of
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, require_environment, struct
-from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep, mute, replace_where, where
+from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep, join_axes, mute, replace_where, where
 
 
 @struct
@@ -140,7 +140,7 @@ class Agents(VectorEnv):
         waiting = where(is_out, jax.tree.map(jnp.zeros_like, observation), observation)
         current = self._apart((state.env_states, waiting, info))
         replaced = replace_where(start, is_over, current, self.env, self._apart((state.env_keys, episode)))
-        env_states, observation, info = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), replaced)
+        env_states, observation, info = join_axes(replaced)
         state = state.replace(
             env_states=env_states,
             episode=episode,
@@ -152,13 +152,14 @@ class Agents(VectorEnv):
 
     def _apart(self, tree: object) -> Any:
         """Split the axis of agents: (num_envs, ...) to (environments, num_agents, ...)."""
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, self.num_agents, *leaf.shape[1:]), tree)
+        return jax.tree.map(
+            lambda leaf: leaf.reshape(len(leaf) // self.num_agents, self.num_agents, *leaf.shape[1:]), tree
+        )
 
     def _by_agent(self, inner: Any, timestep: TimeStep) -> tuple[Any, TimeStep]:
         """Give every agent its environment's state, and its own part of the TimeStep."""
         inner = jax.tree.map(lambda leaf: jnp.repeat(leaf, self.num_agents, axis=0), inner)
-        flat: TimeStep = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), timestep)
-        return inner, flat
+        return inner, join_axes(timestep)
 
 
 def vectorize(env: Environment[Any], num_envs: int) -> VectorEnv:

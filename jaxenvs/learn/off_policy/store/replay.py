@@ -14,6 +14,7 @@ from jaxenvs.environment import struct
 from jaxenvs.jax_names import partition_spec
 from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.off_policy.store.episode_index import Episodes
+from jaxenvs.vector import join_axes
 
 # Name of the metric from which priorities are computed: the critics' distances from their targets before an update.
 TD_ERRORS = "td_errors"
@@ -248,5 +249,5 @@ class Replay:
 
     def _take(self, store: jax.Array, rows: jax.Array, env_indices: jax.Array) -> jax.Array:
         # Indices out of range are clipped, which takes no check.
-        flat = store.reshape(-1, *store.shape[2:])
-        return flat.at[rows * self.num_envs + env_indices].get(mode="clip")
+        taken: jax.Array = join_axes(store).at[rows * self.num_envs + env_indices].get(mode="clip")
+        return taken
