@@ -168,7 +168,8 @@ def start(training: TrainingSetup, key: jax.Array, params: Any = None) -> tuple[
     if training.normalize:
         gamma = training.algorithm.gamma
         normalizer = Normalizer.create(observation, training.venv.num_envs, gamma=gamma)
-        normalizer = normalizer.update(observation).merge()
+        # Arrays, so that the state can be gathered, and restored into a new one.
+        normalizer = jax.tree.map(jnp.array, normalizer.update(observation).merge())
     return params, CollectorState((env_state, normalizer), observation), key
 
 

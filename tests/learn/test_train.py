@@ -14,6 +14,7 @@ import jaxenvs
 from bridge import make_vec_env
 from bridge.translate.pytorch.optimizers import export_optimizer
 from jaxenvs import FlattenObservation, TransformObservation, VectorEnv
+from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.learn import (
     A2C,
     DQN,
@@ -24,6 +25,7 @@ from jaxenvs.learn import (
     MaskablePPO,
     RecurrentPPO,
     Training,
+    gather,
     optimization,
     train,
 )
@@ -187,6 +189,13 @@ def of_dicts():
 def test_numbers_of_categories_are_not_normalized():
     with pytest.raises(ValueError, match="normalize needs a Box observation space or a Dict of Boxes, got Dict"):
         train(jax.random.key(0), of_dicts().replace(normalize=True))
+
+
+def test_a_normalized_state_can_be_gathered_and_restored_into_a_new_one():
+    start = TINY.replace(normalize=True).init(jax.random.key(0))
+    later = jax.jit(lambda state: state)(start)  # as `advance` returns it
+    restored = from_arrays(start, to_arrays(later))
+    assert restored.normalizer.gamma == gather(start).normalizer.gamma == later.normalizer.gamma
 
 
 def with_an_empty_part(observation):

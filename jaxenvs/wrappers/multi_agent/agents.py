@@ -152,9 +152,8 @@ class Agents(VectorEnv):
 
     def _apart(self, tree: object) -> Any:
         """Split the axis of agents: (num_envs, ...) to (environments, num_agents, ...)."""
-        return jax.tree.map(
-            lambda leaf: leaf.reshape(len(leaf) // self.num_agents, self.num_agents, *leaf.shape[1:]), tree
-        )
+        num = self.num_agents
+        return jax.tree.map(lambda leaf: leaf.reshape(len(leaf) // num, num, *leaf.shape[1:]), tree)
 
     def _by_agent(self, inner: Any, timestep: TimeStep) -> tuple[Any, TimeStep]:
         """Give every agent its environment's state, and its own part of the TimeStep."""
