@@ -53,19 +53,21 @@ def self_play(
     arguments.instance("training", training, Training, "a learn.Training")
     every = arguments.positive_int("every", every)
     pool_size = arguments.integer("pool_size", pool_size, 3)
+    arguments.number("chance", chance, least=0, most=1)
     if not isinstance(training.venv.env, SelfPlay) or training.venv.env_axis is not None:
         raise ValueError(f"training.venv must be a VectorEnv of one SelfPlay, got {type(training.venv.env).__name__}.")
-    state = training.init(key, params)
-    first = state.learner.network_params
+    first = training.init(key, params).learner.network_params
     members = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], pool_size, axis=0), first)
     numbers = jnp.where(jnp.arange(pool_size) < 2, jnp.arange(pool_size), -1)  # of the copies; -1 where none is yet
-    rounds = -(-training.num_iterations // every)
+    rounds, rest = divmod(training.num_iterations, every)
 
-    def run_round(carry: Any, number: jax.Array) -> Any:
-        state, members, numbers = carry
+    def against(members: Any, numbers: jax.Array) -> Training:
         env = training.venv.env.replace(opponent=_pool(training, members, numbers, chance))
-        against_pool = training.replace(venv=dataclasses.replace(training.venv, env=env))
-        state, metrics = advance(against_pool, state, every)
+        return training.replace(venv=dataclasses.replace(training.venv, env=env))
+
+    def run_round(carry: Any, number: int | jax.Array, num_iterations: int = every) -> Any:
+        state, members, numbers = carry
+        state, metrics = advance(against(members, numbers), state, num_iterations)
         members = jax.tree.map(lambda old, new: jnp.append(old, new[None], 0), members, state.learner.network_params)
         numbers = jnp.append(numbers, number + 2)
         empty = numbers < 0
@@ -74,9 +76,14 @@ def self_play(
         kept = kept + (kept >= dropped)
         return (state, jax.tree.map(lambda leaf: leaf[kept], members), numbers[kept]), metrics
 
-    carry = state, members, numbers
-    (state, members, numbers), metrics = jax.lax.scan(run_round, carry, jnp.arange(rounds))
-    return SelfPlayResult(state, join_axes(metrics), _pool(training, members, numbers, chance))
+    carry = against(members, numbers).init(key, first), members, numbers
+    carry, metrics = jax.lax.scan(run_round, carry, jnp.arange(rounds))
+    metrics = join_axes(metrics)
+    if rest:
+        carry, last = run_round(carry, rounds, rest)
+        metrics = jax.tree.map(lambda *parts: jnp.concatenate(parts), metrics, last)
+    state, members, numbers = carry
+    return SelfPlayResult(state, metrics, _pool(training, members, numbers, chance))
 
 
 def _pool(training: Training, members: Any, numbers: jax.Array, chance: float) -> Opponents:

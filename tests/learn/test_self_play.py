@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxenvs import VectorEnv, learn
-from jaxenvs.wrappers import SelfPlay
+from jaxenvs.wrappers import Opponents, SelfPlay
 from jaxenvs.wrappers.multi_agent.self_play import member_to_drop
 from tests.games import TicTacToe
 
@@ -41,6 +41,21 @@ def test_the_pool_is_chance_and_copies_of_the_learner(result):
 def test_until_the_first_copy_it_is_a_training_against_chance_and_the_untrained(result):
     pool = learn.self_play(jax.random.key(0), training(), 8, 4).opponents
     np.testing.assert_allclose(pool.weights, [0.25, 0.375, 0, 0.375])
+
+
+@pytest.mark.thorough
+def test_the_opponents_of_the_environment_are_not_used(result):
+    others = Opponents.of(lambda logits, _: logits, [100 * np.arange(9, dtype=np.float32)])
+    other = jax.jit(learn.self_play, static_argnums=(2, 3))(
+        jax.random.key(0), training(env=SelfPlay(TicTacToe(), others)), 2, 4
+    )
+    for name, leaf in result.params.items():
+        np.testing.assert_array_equal(other.params[name], leaf)
+
+
+def test_the_last_round_may_be_shorter():
+    result = jax.eval_shape(lambda key: learn.self_play(key, training(3), 2, 4), jax.random.key(0))
+    assert result.metrics["timesteps"].shape == (3,)
 
 
 def test_a_full_pool_stays_spread():
@@ -79,6 +94,7 @@ def test_it_learns_to_beat_chance():
     [
         ((training(), 0), "every must be a positive int"),
         ((training(), 1, 2), "pool_size must be"),
+        ((training(), 1, 4, 1.5), "chance must be a finite number, at least 0 and at most 1, got 1.5"),
         ((training(env=TicTacToe()), 1, 4), "must be a VectorEnv of one SelfPlay, got TicTacToe"),
     ],
 )
