@@ -39,8 +39,8 @@ def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
     on macOS, %LOCALAPPDATA% on Windows. The environment variable JAXENVS_CACHE names another folder; JAXENVS_CACHE=0
     turns the cache off. In the folder, each version of jaxlib and each kind of CPU has a separate folder: code for
     one may crash another. A folder that cannot be written, or whose disk is full, is not used, nor is a default folder
-    into which other users can write: they could run code in this process. Where JAX has a cache already, by
-    JAX_COMPILATION_CACHE_DIR or its configuration, JAX keeps it.
+    of another user or into which everyone can write: they could run code in this process. Where JAX has a cache
+    already, by JAX_COMPILATION_CACHE_DIR or its configuration, JAX keeps it.
 
     Args:
       cache: True for the default folder, a path for another, False for none.
@@ -124,7 +124,7 @@ def _can_be_used(folder: Path) -> bool:
 
 
 def _is_private(folder: Path) -> bool:
-    """Return whether no other user can write into a folder, which may not exist yet."""
+    """Return whether a folder is the user's and only a group, often a private one, can write too; or does not exist."""
     if not hasattr(os, "getuid") or not folder.exists():
         return True
     stat = folder.stat()

@@ -100,8 +100,8 @@ class ActionHead:
             low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
             return cls("box", space.shape, (math.prod(space.shape),), low, high, dtype=dtype)
         raise ValueError(
-            "The action space must be a Discrete, MultiDiscrete, MultiBinary or Box to have a distribution, got "
-            f"{space}."
+            "The action space must be a Discrete, a MultiDiscrete (flat and starting at 0), a MultiBinary or a "
+            f"floating-point Box to have a distribution, got {space}."
         )
 
     @property

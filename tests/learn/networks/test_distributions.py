@@ -230,3 +230,5 @@ def test_spaces_of_actions_have_their_distribution():
     assert ActionHead.of(spaces.Discrete(3, start=4)).to_env(jnp.array([1])).tolist() == [5]
     with pytest.raises(ValueError, match="action space must be a Discrete"):
         ActionHead.of(spaces.Text(3))
+    with pytest.raises(ValueError, match=r"a MultiDiscrete \(flat and starting at 0\), .* got MultiDiscrete"):
+        ActionHead.of(spaces.MultiDiscrete([2, 3], start=[3, -1]))
