@@ -54,6 +54,8 @@ def check_values(algorithm: str, values: dict[str, Any], defaults: Mapping[str, 
             raise ValueError(f"{name} must be finite, got {value}.")
         if name in known and value != "auto":
             numbers[name] = value
+    if "auto_ent_coef" in known:
+        numbers["auto_ent_coef"] = isinstance(values.get("ent_coef"), str)  # a number is a fixed coefficient
     settings.replace(**numbers).check()
     if values.get("noise_type") not in (None, *NOISE_TYPES):
         raise ValueError(f"noise_type must be None or one of {', '.join(NOISE_TYPES)}, got {values['noise_type']!r}.")

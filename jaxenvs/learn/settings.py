@@ -99,6 +99,10 @@ class Settings:
         """
         for name in self.COUNTS:
             arguments.positive_int(name, getattr(self, name))
+        for field in dataclasses.fields(self):
+            if field.type in ("bool", bool):
+                arguments.boolean(field.name, getattr(self, field.name))
+        arguments.instance("axis_name", self.axis_name, (str, type(None)), "None or a str")
         for name, (low, high) in self.RANGES.items():
             value = getattr(self, name)
             if value is None and type(self).__dataclass_fields__[name].default is None:

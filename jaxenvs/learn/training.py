@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, Self
 
 import jax
+import optax
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from jax.sharding import Mesh
@@ -63,6 +64,9 @@ class Training(TrainingSetup):
         if self.venv.autoreset is not AutoresetMode.SAME_STEP:
             raise ValueError(f"venv must have auto-reset SAME_STEP to be trained on, got {self.venv.autoreset}.")
         arguments.positive_int("total_timesteps", self.total_timesteps)
+        expected = "None or an optax.GradientTransformation, such as optax.scale_by_adam()"
+        arguments.instance("optimizer", self.optimizer, (optax.GradientTransformation, type(None)), expected)
+        arguments.boolean("normalize", self.normalize)
         if self.normalize and (found := spaces_in_traced_code(self.venv.env)) is not None:
             space = found[0]
             parts = space.values() if isinstance(space, spaces.Dict) else [space]
@@ -74,6 +78,12 @@ class Training(TrainingSetup):
             if (found := spaces_in_traced_code(self.venv.env)) is not None:
                 require_goal_space(found[0])
         self.algorithm.check_schedules(self.num_iterations)
+        per_iteration = self.algorithm.steps_per_iteration * self.venv.num_envs
+        if self.num_iterations * per_iteration > arguments.MOST:
+            raise ValueError(
+                f"total_timesteps must be at most {arguments.MOST // per_iteration * per_iteration}, because steps are "
+                f"counted in 32 bits and an iteration takes {per_iteration}, got {self.total_timesteps}."
+            )
 
     def check_devices(self, mesh: Mesh | None) -> None:
         """Raise unless the devices of the mesh can share the training equally.
@@ -184,6 +194,12 @@ def advance(
     arguments.instance("training", training, Training, "a learn.Training")
     arguments.instance("state", state, TrainingState, "a learn.TrainingState, as training.init returns it")
     training.check()
+    names = [sorted(each) for each in (training.algorithm.optimizers(training.optimizer), state.learner.params)]
+    if names[0] != names[1] or training.normalize != (state.normalizer is not None):
+        raise ValueError(
+            f"state must be of a training of {names[0]} with normalize={training.normalize}, as training.init returns "
+            f"it, got one of {names[1]} with normalize={state.normalizer is not None}."
+        )
     arguments.non_negative_int("num_iterations", num_iterations)
     arguments.boolean("progress", progress)
     result: tuple[TrainingState, dict[str, jax.Array]]

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import stable_baselines3
 from gymnasium import spaces
@@ -108,6 +109,13 @@ def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
         ({"clip_range": -0.1}, "clip_range must lie in"),
         ({"batch_size": 0}, "batch_size must be a positive int, got 0"),
         ({"n_epochs": 0}, "n_epochs must be a positive int, got 0"),
+        (
+            {"optimizer": optax.adam},
+            "optimizer must be None or an optax.GradientTransformation, such as .*, got function",
+        ),
+        ({"normalize": "no"}, "normalize must be a bool, got 'no'"),
+        ({"normalize_advantage": "no"}, "normalize_advantage must be a bool, got 'no'"),
+        ({"axis_name": 3}, "axis_name must be None or a str, got int"),
         ({"n_steps": 1.5}, "n_steps must be a positive int, got 1.5"),
     ],
     ids=str,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxenvs.arguments import shown
 from jaxenvs.environment import struct
 from jaxenvs.learn.devices import axis_size, layouts, on_each
 from jaxenvs.learn.interfaces import CollectorState, Observation
@@ -51,6 +52,10 @@ def init(
     params, collector, key = start(training, key, params)
     like = Noise.draw(settings, policy, params, collector.observation, key).random[0]
     action_noise = settings.action_noise
+    for name, value in ({} if action_noise is None else vars(action_noise)).items():
+        if jnp.shape(value) not in ((), (1,), like.shape[-1:], like.shape):
+            expected = f"a number or an array of the shape {like.shape[-1:]}, one for each dimension of an action"
+            raise ValueError(f"action_noise.{name} must be {expected}, got {shown(value)}.")
     state = OffPolicyTrainingState(
         learner=settings.create(params, settings.optimizers(training.optimizer)),
         collector=collector,

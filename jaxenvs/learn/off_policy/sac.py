@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxenvs import arguments
 from jaxenvs.environment import static, struct
+from jaxenvs.jax_names import is_traced
 from jaxenvs.learn.interfaces import Arrays, Real
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.networks.distributions import StateDependentGaussian
@@ -57,6 +59,15 @@ class SAC(OffPolicySettings):
     def random_warm_up(self) -> bool:
         """True if actions are random until learning starts."""
         return not self.use_sde_at_warmup
+
+    def check(self) -> None:
+        """Raise if a setting is invalid."""
+        super().check()
+        arguments.integer("sde_sample_freq", self.sde_sample_freq, -1)
+        if self.auto_ent_coef and not is_traced(self.ent_coef) and self.ent_coef == 0:
+            raise ValueError(
+                "ent_coef must be above 0 to be learned, got 0: for a fixed coefficient pass auto_ent_coef=False."
+            )
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
         """Return an optimizer for each network. The entropy coefficient always uses Adam, as in SB3."""

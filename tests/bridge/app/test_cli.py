@@ -9,7 +9,7 @@ import torch
 
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import TrainingConfig
-from bridge.app.hyperparameters import parse_assignments, to_schedule, whole_number
+from bridge.app.hyperparameters import check_values, parse_assignments, to_schedule, whole_number
 from bridge.app.tuned import TUNED
 from jaxenvs import cli, registered
 from jaxenvs.cli.user_errors import UserError
@@ -130,6 +130,10 @@ def test_mistakes_are_one_line_and_exit_code_2(line, said, capsys, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert said in error_of(capsys, "train", *line.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_an_entropy_coefficient_of_0_is_a_fixed_one():
+    check_values("sac", {"ent_coef": 0.0}, {"ent_coef": "auto"})
 
 
 def test_names_and_numbers_may_be_written_as_people_write_them(tmp_path):

@@ -224,12 +224,26 @@ def test_action_noise_is_sb3s(ours, theirs, monkeypatch):
             "learning_rate must be a number or an array with one value for each of the 10",
         ),
         ("DQN", {"exploration_fraction": 2}, r"exploration_fraction must lie in \[0, 1\], got 2"),
+        ("SAC", {"ent_coef": 0.0}, "ent_coef must be above 0 to be learned, got 0: .* pass auto_ent_coef=False"),
+        ("CrossQ", {"auto_ent_coef": "auto"}, "auto_ent_coef must be a bool, got 'auto'"),
+        ("SAC", {"sde_sample_freq": "often"}, "sde_sample_freq must be an int from -1"),
+        ("TD3", {"action_noise": NormalActionNoise(0.0, np.ones(3))}, r"noise.sigma must be .* the shape \(1,\)"),
+        ("DQN", {"total_timesteps": 2**31 - 1}, "total_timesteps must be at most 2147483646, because steps are"),
     ],
-    ids=range(10),
+    ids=range(15),
 )
 def test_what_cannot_be_trained_is_refused(name, changes, message):
     with pytest.raises((ValueError, TypeError), match=message):
         train(jax.random.key(0), TRAININGS[name].replace(**changes))
+
+
+@pytest.mark.parametrize(("name", "changes"), [("TD3", {}), ("SAC", {"normalize": False})])
+def test_a_state_of_another_training_is_refused(name, changes):
+    state = jax.eval_shape(TRAININGS["SAC"].init, jax.random.key(0))
+    with pytest.raises(
+        ValueError, match=r"state must be of a training of \['actor', 'critic'.*got one of .* normalize=True"
+    ):
+        advance(TRAININGS[name].replace(**changes), state, 1)
 
 
 def test_policies_refuse_spaces_they_cannot_serve():
