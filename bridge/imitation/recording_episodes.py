@@ -23,7 +23,7 @@ def record_episodes(
       model: of jaxenvs.sb3, Stable-Baselines3 or sb3-contrib. If it trains in a VecNormalize, it sees observations that
         are normalized with the statistics of that; what is returned is not normalized.
       env: an id, an Environment, a Gymnasium environment or a VecEnv. All start at once, and each runs its part of the
-        episodes, so that long ones are not missing.
+        episodes, so that long ones are not missing. The statistics of a VecNormalize do not change.
       n_episodes: how many.
       deterministic: whether to take the most likely actions.
 
@@ -34,8 +34,17 @@ def record_episodes(
     """
     n_episodes = arguments.positive_int("n_episodes", n_episodes)
     venv = CompiledAlgorithm._wrap_env(env)
-    own = isinstance(venv, VecNormalize)
-    normalize = None if own else model.get_vec_normalize_env()
+    if not isinstance(venv, VecNormalize):
+        return _record(model, venv, n_episodes, deterministic)
+    training, venv.training = venv.training, False
+    try:
+        return _record(model, venv, n_episodes, deterministic)
+    finally:
+        venv.training = training
+
+
+def _record(model: BaseAlgorithm, venv: VecEnv, n_episodes: int, deterministic: bool) -> dict[str, Any]:
+    normalize = None if isinstance(venv, VecNormalize) else model.get_vec_normalize_env()
     left = [(n_episodes + index) // venv.num_envs for index in range(venv.num_envs)]
     running: list[list[tuple[object, ...]]] = [[] for _ in left]
     episodes: list[list[tuple[object, ...]]] = []

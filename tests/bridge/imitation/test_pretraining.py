@@ -222,6 +222,16 @@ def test_episodes_are_whole_and_their_observations_are_the_environments(normaliz
     assert bridge.pretrain(make("PPO"), episodes, n_epochs=1)["loss"].shape == (1,)
 
 
+def test_recording_in_the_models_environment_leaves_its_statistics():
+    model = make("PPO", VecNormalize(make_vec_env("CartPole-v1", 4, seed=0, env_kwargs={"max_episode_steps": 12})))
+    model.env.reset()
+    before = copy.deepcopy(model.env.obs_rms)
+    bridge.record_episodes(model, model.env, 4)
+    np.testing.assert_array_equal(model.env.obs_rms.mean, before.mean)
+    assert model.env.obs_rms.count == before.count
+    assert model.env.training
+
+
 @pytest.mark.parametrize("name", ["PPO", "DQN"])
 def test_an_expert_is_asked_where_the_learner_goes(name):
     class Expert:
