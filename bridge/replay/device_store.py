@@ -102,7 +102,7 @@ def to_host(replay: Replay, rows: buffers.ReplayBuffer) -> dict[str, Any]:
         if leaf.dtype == dtype and len(leaf) == shape[0] and is_on_a_cpu:
             return np.asarray(_Memory(leaf, shape))
         array = np.zeros(shape, dtype)
-        array[:num_rows] = np.asarray(leaf).reshape(-1, *shape[1:])[:num_rows]
+        array[:num_rows] = np.asarray(leaf).reshape(len(leaf), *shape[1:])[:num_rows]
         leaf.delete()
         return array
 

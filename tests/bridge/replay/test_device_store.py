@@ -185,6 +185,15 @@ def test_no_slice_crosses_the_reset_that_learn_makes(backend):
     assert not np.isin(slices.indices[:, 0] // 2, at_resets).any()
 
 
+def test_an_empty_part_of_another_dtype_comes_back():
+    space = spaces.Dict({"empty": spaces.Box(-1, 1, (0,), np.float64), "numbers": spaces.Box(-1, 1, (2,))})
+    rows = buffers.DictReplayBuffer(6, space, spaces.Discrete(2), n_envs=2)
+    step = {"empty": np.zeros((2, 0)), "numbers": np.ones((2, 2))}
+    rows.add(step, step, np.zeros(2), np.zeros(2), np.zeros(2), [{}, {}])
+    back = device_store.to_host(device_store.to_device(rows, 1, None), rows)
+    assert back["observations"]["empty"].shape == (3, 2, 0)
+
+
 # --- What is known without bringing it back --------------------------------------------------------------------------
 
 
