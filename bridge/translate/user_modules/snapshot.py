@@ -113,7 +113,9 @@ class Snapshot:
 
 def _numbers_of(distribution: object) -> dict[str, object]:
     """Return what a distribution of actions has besides the tensors of its last batch: numbers, and methods."""
-    return {name: value for name, value in vars(distribution).items() if type(value) in NUMBERS or callable(value)}
+    kept = vars(distribution).items()
+    # A None is to become a tensor.
+    return {name: each for name, each in kept if callable(each) or (type(each) in NUMBERS and each is not None)}
 
 
 # The attributes of a parameter that concern its gradient.
