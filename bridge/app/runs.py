@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,17 +106,37 @@ def refuse_used(folder: Path) -> None:
     Raises:
       UserError: the folder holds a model or a checkpoint, or files that no run wrote.
     """
-    names = [MODEL, f"seed-*/{MODEL}", CHECKPOINT, SEEDS_CHECKPOINT]
+    names = [MODEL, f"seed-*/{MODEL}", CHECKPOINT, SEEDS_CHECKPOINT, BEST_MODEL, BEST_STATISTICS, EVALUATIONS]
     if (folder / CONFIG).exists():
         load_config(folder / CONFIG)  # raises if it is not a run's
-    else:
-        names += [STATISTICS, EPISODES, CURVE]
-    for name in names:
+    for name in [*names, STATISTICS, EPISODES, CURVE]:
         if any(folder.glob(name)):
             raise UserError(
                 f"{folder} already holds {name}: continue a run with --resume {folder}, give another --out, or remove "
                 "the folder."
             )
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Return a context in which no other process trains in a folder. The lock is the folder's own, without a file.
+
+    Raises:
+      UserError: another process trains there.
+    """
+    with contextlib.ExitStack() as stack:
+        if sys.platform != "win32":  # where folders cannot be locked
+            import fcntl
+
+            number = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, number)
+            with contextlib.suppress(OSError):  # not all file systems can lock
+                try:
+                    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise UserError(f"Another process is training in {folder}: give another --out.") from error
+                stack.callback(fcntl.flock, number, fcntl.LOCK_UN)  # a forked process has it open, too
+        yield
 
 
 def make_env(config: TrainingConfig, num_envs: int | None = None, like: VecEnv | None = None, **further: Any) -> VecEnv:

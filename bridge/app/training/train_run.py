@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from bridge import plot_results
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import describe_all, evaluate_agent
-from bridge.app.runs import CONFIG, CURVE, files_of, refuse_used, save_model
+from bridge.app.runs import CONFIG, CURVE, files_of, locked, refuse_used, save_model
 from bridge.app.training.callbacks import Interrupt
 from bridge.app.training.in_one_function import AgentsInOneFunction
 from bridge.app.training.one_agent import NO_STATE, OneAgent
@@ -46,12 +47,14 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     if is_first and not resume:
         refuse_used(out)
     training = (AgentsInOneFunction if config.is_in_one_function else OneAgent)(config, out, resume)
-    if is_first:
-        with user_errors(OSError, f"Cannot write {out}: "):
-            out.mkdir(parents=True, exist_ok=True)
-            config.save(out / CONFIG)
     to_resume = f" To resume: jaxenvs train --resume {out}" if can_resume else ""
-    with Interrupt() as interrupt:
+    with contextlib.ExitStack() as stack:
+        if is_first:
+            with user_errors(OSError, f"Cannot write {out}: "):
+                out.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(out))
+                config.save(out / CONFIG)
+        interrupt = stack.enter_context(Interrupt())
         _announce(config, out, training.num_timesteps)
         try:
             training.learn(interrupt)

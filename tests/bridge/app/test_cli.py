@@ -1,6 +1,8 @@
 """The `jaxenvs` command: what it writes, that a run repeats, and what it says to mistakes."""
 
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import TrainingConfig
 from bridge.app.hyperparameters import check_values, parse_assignments, to_schedule, whole_number
+from bridge.app.runs import locked
 from bridge.app.tuned import TUNED
 from jaxenvs import cli, registered
 from jaxenvs.cli.user_errors import UserError
@@ -173,6 +176,22 @@ def test_where_nothing_can_be_written_is_said_before_training(tmp_path, capsys):
     file.touch()
     for out in (file, file / "run", Path("/proc/run")):
         assert f"Cannot write {out}" in error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(out))
+
+
+def test_the_best_model_of_another_run_is_not_replaced(run, tmp_path, capsys):
+    shutil.copy(run / "config.json", tmp_path)
+    (tmp_path / "best_model.zip").touch()
+    assert "already holds best_model.zip" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(tmp_path))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
+def test_a_folder_in_which_another_run_trains_is_refused(run, tmp_path, capsys):
+    with locked(tmp_path):
+        message = error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(tmp_path))
+    assert f"Another process is training in {tmp_path}: give another --out." in message
+    assert not list(tmp_path.iterdir())
+    with locked(tmp_path):  # the lock ended with the context
+        pass
 
 
 @pytest.mark.parametrize("name", ["config.json", "episodes.csv", "model.zip"])
