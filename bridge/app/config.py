@@ -131,7 +131,7 @@ class TrainingConfig:
             hint = did_you_mean(unknown, defaults) or f"There are: {', '.join(defaults)}."
             raise UserError(f"{algorithm} has no hyper-parameter {unknown!r}. {hint}")
         with user_errors((TypeError, ValueError), "--env-kwargs and --hyperparameters are stored as JSON: "):
-            new.as_json()
+            new.require_kept_by_json()
         with user_errors((TypeError, ValueError)):
             _check_run(new)
             check_values(algorithm, {**settings, **given}, defaults)
@@ -148,6 +148,13 @@ class TrainingConfig:
         """Return the fields as a config.json has them."""
         fields: dict[str, object] = json.loads(json.dumps(dataclasses.asdict(self)))
         return fields
+
+    def require_kept_by_json(self) -> None:
+        """Raise a TypeError or ValueError if a config.json cannot hold a parameter, or would change it."""
+        now, kept = (fields["env_kwargs"] | fields["hyperparameters"] for fields in (vars(self), self.as_json()))
+        for name, value in now.items():
+            if _with_tuples(value) != _with_tuples(kept.get(name)):
+                raise ValueError(f"{name}={value!r} would become {kept.get(name)!r}, use a dict with texts as keys.")
 
     def require_begun_as(self, begun: dict[str, Any], path: Path) -> None:
         """Raise if a config.json was changed by hand, except for a larger budget and other devices.

@@ -89,6 +89,7 @@ MISTAKES = {
     PPO + "--hyperparameters learning_rate=cos_0.1": "lin_0.001",
     PPO + "--hyperparameters policy_kwargs={'layers':3}": "layers",
     PPO + "--hyperparameters policy_kwargs={1}": "are stored as JSON: Object of type set is not",
+    PPO + "--hyperparameters policy_kwargs={1:2}": "policy_kwargs={1: 2} would become {'1': 2}, use a dict with texts",
     PPO + "--hyperparameters policy_kwargs={'activation_fn':'R'}": "'torch.nn' has no attribute 'R'",
     PPO + "--hyperparameters batch_size=300": "does not divide",
     PPO + "--hyperparameters gamma=5": "gamma must lie in [0, 1], got 5",
