@@ -118,6 +118,19 @@ def refuse_used(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Return a context for writing to a run's folder, which converts an OSError to a UserError."""
+    try:
+        yield
+    except OSError as error:
+        has_checkpoint = any((folder / name).exists() for name in (CHECKPOINT, SEEDS_CHECKPOINT))
+        intact = (
+            f". The last checkpoint is intact. To resume: jaxenvs train --resume {folder}" if has_checkpoint else ""
+        )
+        raise UserError(f"Cannot write {folder}: {error}{intact}") from error
+
+
+@contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Return a context in which no other process trains in a folder. The lock is the folder's own, without a file.
 

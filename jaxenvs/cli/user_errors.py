@@ -83,7 +83,8 @@ def described(error: Exception) -> str:
     """Return the error in one line, with the place in the user's code where it was raised."""
     said = f"{type(error).__name__}: {error}"
     root = os.path.dirname(os.path.dirname(jaxenvs.__file__))
-    own = ("<", *(os.path.join(root, package, "") for package in ("jaxenvs", "bridge")))
+    folders = os.path.join(root, "jaxenvs"), os.path.join(root, "bridge"), os.path.dirname(os.__file__)
+    own = ("<", *(os.path.join(folder, "") for folder in folders))
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
-    outside = [frame for frame in places if "site-packages" not in frame.filename and "importlib" not in frame.filename]
+    outside = [frame for frame in places if "site-packages" not in frame.filename]
     return f"{said} ({outside[-1].filename}, line {outside[-1].lineno})" if outside else said

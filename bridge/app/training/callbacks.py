@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from bridge import save_checkpoint
 from bridge.app.config import TrainingConfig
-from bridge.app.runs import BEST_STATISTICS, CHECKPOINT, EVALUATIONS, save_statistics
+from bridge.app.runs import BEST_STATISTICS, CHECKPOINT, EVALUATIONS, save_statistics, writing
 from bridge.checkpoint import save_before_rollout
 from bridge.engine.callbacks.callback_schedule import ScheduledCallback
 from bridge.results.reading import EPISODES, read_episodes
@@ -131,7 +131,7 @@ class Checkpoints(ScheduledCallback):
             self._write(save_checkpoint)
 
     def _write(self, save: Callable[[BaseAlgorithm, Path, dict[str, Any]], None]) -> None:
-        with self._timer.writing():
+        with writing(self.path.parent), self._timer.writing():
             self._episodes.write(self.path.parent)  # first, so that no episode before the checkpoint is missing
             save(self.model, self.path, self.metadata)
 

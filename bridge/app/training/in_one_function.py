@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from bridge.app.config import TrainingConfig
-from bridge.app.runs import CONFIG, folders_of_models, make_agent
+from bridge.app.runs import CONFIG, folders_of_models, make_agent, writing
 from bridge.app.training.callbacks import Interrupt, Timer, move, progress_bar
 from bridge.errors import NotCompilable
 from bridge.results.reading import SEEDS_CHECKPOINT
@@ -78,7 +78,7 @@ class AgentsInOneFunction:
         """Write the checkpoint. If there are several processes, all take part, and the first one writes."""
         arrays = self._sweep.to_arrays() | {CONFIG: np.array(json.dumps(self._config.as_json()))}
         if is_first_process():
-            with replacing(self._path) as unfinished:
+            with writing(self._path.parent), replacing(self._path) as unfinished:
                 np.savez(unfinished, **arrays)  # type: ignore[arg-type]
 
     def _continue(self) -> None:

@@ -10,7 +10,16 @@ from stable_baselines3.common.logger import configure
 from bridge import NotCompilable
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import ending_env
-from bridge.app.runs import CHECKPOINT, CONFIG, config_of_checkpoint, make_agent, read_checkpoint
+from bridge.app.runs import (
+    CHECKPOINT,
+    CONFIG,
+    MODEL,
+    config_of_checkpoint,
+    make_agent,
+    read_checkpoint,
+    save_model,
+    writing,
+)
 from bridge.app.training.callbacks import (
     Checkpoints,
     EpisodeLog,
@@ -20,7 +29,7 @@ from bridge.app.training.callbacks import (
     evaluations,
     progress_bar,
 )
-from jaxenvs.cli.user_errors import UserError, user_errors
+from jaxenvs.cli.user_errors import UserError, described, user_errors
 
 NO_STATE = "the state of environments that are not JAX environments cannot be saved"
 EVALUATED_AT_ONCE = 5  # episodes of an evaluation with --eval-freq, each in its own environment
@@ -52,8 +61,8 @@ class OneAgent:
         """Learn until the budget is spent or Ctrl-C comes, and write the episodes.
 
         Raises:
-          UserError: something cannot be compiled with engine="xla", or became NaN.
-          OSError: a file cannot be written.
+          UserError: something cannot be compiled with engine="xla", or became NaN; the environment raises a ValueError
+            or an OSError; or a file cannot be written.
         """
         remaining = self._config.total_timesteps - self.num_timesteps
         try:
@@ -61,17 +70,28 @@ class OneAgent:
                 self._learn(remaining, Checkpoints(self._config, self._out, self._episodes, interrupt))
         except Stopped:
             pass  # the checkpoint was written
-        except ValueError as error:  # for example weights that became NaN
-            saved = f" The last checkpoint is in {self._out}." if (self._out / CHECKPOINT).exists() else ""
-            raise UserError(f"Training stopped after {self.num_timesteps} steps: {error}{saved}") from error
-        self._episodes.write(self._out)
+        except Exception as error:
+            name = CHECKPOINT if self._config.backend == "jax" else MODEL
+            if name == MODEL and self.num_timesteps:  # the user's environment broke, and there is no checkpoint
+                with writing(self._out):
+                    save_model(self._model, self._out)
+                    self._episodes.write(self._out)
+            if not isinstance(error, OSError | ValueError):
+                raise
+            # A ValueError is raised for weights that became NaN, too.
+            saved = f" The last agent that was saved is {self._out / name}." if (self._out / name).exists() else ""
+            said = f"Training stopped after {self.num_timesteps} steps: {described(error)}"
+            raise UserError(f"{said}{saved}") from error
+        with writing(self._out):
+            self._episodes.write(self._out)
 
     def _learn(self, remaining: int, checkpoints: Checkpoints) -> None:
         config, out, begun_at = self._config, self._out, self.num_timesteps
         bar = progress_bar(total=config.total_timesteps, initial=begun_at)
         with user_errors(NotCompilable), bar:
             logs = Path(config.tensorboard_log) / out.name if config.tensorboard_log else out / "tensorboard"
-            self._model.set_logger(configure(str(logs), ["tensorboard"]))
+            with writing(logs):
+                self._model.set_logger(configure(str(logs), ["tensorboard"]))
             callbacks: list[BaseCallback] = [self._episodes, checkpoints, ProgressUpdates(bar)]
             if config.eval_freq:
                 env = ending_env(config, EVALUATED_AT_ONCE, like=self._model.get_env())

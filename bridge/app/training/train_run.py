@@ -8,11 +8,11 @@ from pathlib import Path
 from bridge import plot_results
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import describe_all, evaluate_agent
-from bridge.app.runs import CONFIG, CURVE, files_of, locked, refuse_used, save_model
+from bridge.app.runs import CONFIG, CURVE, files_of, locked, refuse_used, require_writable, save_model, writing
 from bridge.app.training.callbacks import Interrupt
 from bridge.app.training.in_one_function import AgentsInOneFunction
 from bridge.app.training.one_agent import NO_STATE, OneAgent
-from jaxenvs.cli.user_errors import UserError, user_errors
+from jaxenvs.cli.user_errors import UserError
 from jaxenvs.files import replacing
 from jaxenvs.learn.devices import is_first_process
 
@@ -46,27 +46,26 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
         raise UserError(f"{out} cannot be resumed, because {NO_STATE}.")
     if is_first and not resume:
         refuse_used(out)
+    if config.tensorboard_log is not None:
+        require_writable(Path(config.tensorboard_log))
     training = (AgentsInOneFunction if config.is_in_one_function else OneAgent)(config, out, resume)
-    to_resume = f" To resume: jaxenvs train --resume {out}" if can_resume else ""
     with contextlib.ExitStack() as stack:
         if is_first:
-            with user_errors(OSError, f"Cannot write {out}: "):
+            with writing(out):
                 out.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(out))
                 config.save(out / CONFIG)
         interrupt = stack.enter_context(Interrupt())
         _announce(config, out, training.num_timesteps)
-        try:
-            training.learn(interrupt)
-            if is_first:
+        training.learn(interrupt)
+        if is_first:
+            with writing(out):
                 for agent in training.agents:
                     agent.folder.mkdir(exist_ok=True)
                     save_model(agent.model, agent.folder)
                 _draw_learning_curve(config, out)
-        except OSError as error:
-            intact = f". The last checkpoint is intact.{to_resume}" if can_resume else ""
-            raise UserError(f"Cannot write {out}: {error}{intact}") from error
     if interrupt.came:
+        to_resume = f" To resume: jaxenvs train --resume {out}" if can_resume else ""
         raise Interrupted(
             f"Interrupted after {training.num_timesteps} steps; the agent so far is saved in {out}.{to_resume}"
         )

@@ -177,6 +177,10 @@ def test_where_nothing_can_be_written_is_said_before_training(tmp_path, capsys):
     file.touch()
     for out in (file, file / "run", Path("/proc/run")):
         assert f"Cannot write {out}" in error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(out))
+    logs = ["--tensorboard-log", str(file), "--out", str(tmp_path / "run")]
+    message = error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, *logs)
+    assert message == f"jaxenvs: error: Cannot write {file}: {file} is a file.\n"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_the_best_model_of_another_run_is_not_replaced(run, tmp_path, capsys):

@@ -14,6 +14,7 @@ from bridge.app.config import TrainingConfig
 from bridge.app.environments import find
 from bridge.app.runs import make_env
 from jaxenvs import cli
+from jaxenvs.cli.user_errors import find_environment
 from tests.bridge.app.short_runs import error_of
 
 SETTINGS = ["--num-envs", "2", "--n-timesteps", "1.28e2", "--hyperparameters", "n_epochs=1", "n_steps=32"]
@@ -102,6 +103,25 @@ def test_tensorboards_folder_has_a_folder_for_each_run(run):
     (folder,) = Path("logs").iterdir()
     assert folder.name == run
     assert list(folder.glob("events.*"))
+
+
+@pytest.mark.parametrize("kind", [ConnectionError, ValueError, TypeError])
+def test_an_environment_that_breaks_is_named_and_the_agent_saved(kind, own_gymnasium, tmp_path, capsys, monkeypatch):
+    def step(self, action):
+        raise kind("the simulator is gone")
+
+    reach = find_environment(f"{own_gymnasium}:Reach")
+    working, command = reach.step, ["train", "ppo", f"{own_gymnasium}:Reach", *SETTINGS, "--out", str(tmp_path / "run")]
+    counter = iter(range(10**6))
+    monkeypatch.setattr(reach, "step", lambda *given: (working if next(counter) < 100 else step)(*given))
+    with pytest.raises(TypeError if kind is TypeError else SystemExit):  # of a TypeError, the traceback is shown
+        cli.main(command)
+    if kind is not TypeError:
+        said = capsys.readouterr().err.splitlines()[-1]  # before it, the progress bar
+        assert f"Training stopped after 100 steps: {kind.__name__}: the simulator is gone ({__file__}, line" in said
+        assert f"The last agent that was saved is {tmp_path / 'run' / 'model.zip'}." in said
+    assert PPO.load(tmp_path / "run" / "model.zip").num_timesteps == 100
+    assert (tmp_path / "run" / "episodes.csv").exists()
 
 
 def test_a_class_is_trained_whose_episodes_never_end(own_gymnasium, capsys, monkeypatch):
