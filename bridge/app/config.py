@@ -22,7 +22,7 @@ from bridge.app.environments import EnvironmentInfo, find
 from bridge.app.hyperparameters import NOISE, check_values
 from bridge.app.tuned import settings_for
 from bridge.sb3 import Space
-from jaxenvs.arguments import did_you_mean, integer, non_negative_int, positive_int
+from jaxenvs.arguments import did_you_mean, instance, integer, non_negative_int, positive_int
 from jaxenvs.cli.user_errors import UserError, user_errors
 from jaxenvs.files import replacing
 
@@ -114,8 +114,10 @@ class TrainingConfig:
         _check_actions(algorithm, env_id, environment.action_space)
         name = env_id.removeprefix("jaxenvs/").rpartition(":")[2]
         settings = dict(settings_for(algorithm, name, environment.is_game, hyperparams))
-        if "env_kwargs" in settings:
-            env_kwargs = _with_tuples(settings.pop("env_kwargs")) | env_kwargs
+        if own := settings.pop("env_kwargs", None):
+            with user_errors(TypeError):
+                instance("env_kwargs", own, dict, "parameters by their names")
+            env_kwargs = _with_tuples(own) | env_kwargs
             environment = find(backend, env_id, env_kwargs)
         is_off_policy = ALGORITHMS[algorithm].is_off_policy
         tuned_num_envs = settings.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)

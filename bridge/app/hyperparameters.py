@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import inspect
 import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge.algorithms.specs import ALGORITHMS
 from jaxenvs import learn
@@ -45,13 +48,11 @@ def check_values(algorithm: str, values: dict[str, Any], defaults: Mapping[str, 
         elif name == "train_freq" and isinstance(value, list | tuple) and value:
             value = value[0]  # the unit is checked by SB3's constructor
         elif name == "normalize" and isinstance(value, dict):
+            parameters = inspect.signature(VecNormalize).parameters
+            for each in value.keys() & parameters.keys():  # others are refused by the constructor
+                _check_type(f"{each} of normalize", value[each], parameters[each].default)
             continue
-        kinds = {bool: (bool,), int: (int,), float: (float, int)}.get(type(defaults[name]))
-        if kinds is not None and type(value) not in kinds:
-            expected = f"of type {kinds[0].__name__}, such as {defaults[name]!r}"
-            raise ValueError(f"{name} must be {expected}, got {value!r}.")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} must be finite, got {value}.")
+        _check_type(name, value, defaults[name])
         if name in known and value != "auto":
             numbers[name] = value
     if "auto_ent_coef" in known:
@@ -62,6 +63,15 @@ def check_values(algorithm: str, values: dict[str, Any], defaults: Mapping[str, 
     for name, least in LEAST.items():
         if values.get(name, least) < least:
             raise ValueError(f"{name} must be at least {least}, got {values[name]}.")
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    """Raise a ValueError unless a value has the type of its default, and is finite."""
+    kinds = {bool: (bool,), int: (int,), float: (float, int)}.get(type(default))
+    if kinds is not None and type(value) not in kinds:
+        raise ValueError(f"{name} must be of type {kinds[0].__name__}, such as {default!r}, got {value!r}.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}.")
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, object]:

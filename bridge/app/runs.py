@@ -173,7 +173,8 @@ def make_env(config: TrainingConfig, num_envs: int | None = None, like: VecEnv |
         return with_statistics(venv, like)
     if normalize:
         arguments = {"gamma": config.hyperparameters.get("gamma", 0.99)}
-        return VecNormalize(venv, **arguments | (normalize if isinstance(normalize, dict) else {}))
+        with user_errors(refusals, "normalize: "):
+            return VecNormalize(venv, **arguments | (normalize if isinstance(normalize, dict) else {}))
     return venv
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
+import itertools
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from bridge.app.hyperparameters import whole_number
 from jaxenvs.cli.user_errors import UserError, user_errors
 
 # Algorithm -> environment -> settings.
@@ -97,6 +100,9 @@ def read_yaml(path: Path) -> dict[str, dict[str, Any]]:
         rows = yaml.safe_load(path.read_text())
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
         raise UserError(f"{path} must hold settings below the id of each environment, as RL-Zoo's files do.")
+    for name in itertools.chain.from_iterable(rows.values()):
+        if not isinstance(name, str):
+            raise UserError(f"{path} must hold settings by their names, got {name!r}.")
     return rows
 
 
@@ -111,9 +117,12 @@ def from_zoo(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
             except (SyntaxError, ValueError):
                 left_out.append(name)
                 continue
-        is_standard_policy = name == "policy" and "." not in value  # the observations decide which
+        if name in COUNTS:
+            with contextlib.suppress(ValueError):  # what is no whole number is refused later
+                value = whole_number(str(value))
+        is_standard_policy = name == "policy" and "." not in str(value)  # the observations decide which
         if not is_standard_policy and name not in OF_ZOO_ONLY:
-            settings[name] = int(value) if name in COUNTS else value
+            settings[name] = value
     return settings, left_out
 
 

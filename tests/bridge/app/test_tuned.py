@@ -73,6 +73,14 @@ MISTAKES = {
         "CartPole-v1: {env_wrapper: x.Y}": "cannot use env_wrapper in",
         "CartPole-v1: {policy_kwargs: \"dict(a=open('x'))\"}": "cannot use policy_kwargs in",
         "CartPole-v1: {gama: 1}": "Did you mean gamma",
+        "CartPole-v1: {1: 3}": "must hold settings by their names, got 1",
+        "CartPole-v1: {n_timesteps: abc}": "--total-timesteps must be a positive int, got 'abc'",
+        "CartPole-v1: {n_timesteps: .inf}": "--total-timesteps must be a positive int, got inf",
+        "CartPole-v1: {n_timesteps: [3]}": "--total-timesteps must be a positive int, got [3]",
+        "CartPole-v1: {n_envs: null}": "--num-envs must be a positive int, got None",
+        "CartPole-v1: {n_envs: 2.5}": "--num-envs must be a positive int, got 2.5",
+        "CartPole-v1: {env_kwargs: 3}": "env_kwargs must be parameters by their names, got int",
+        "CartPole-v1: {normalize: \"dict(gamma='x')\"}": "gamma of normalize must be of type float, such as 0.99, got",
     },
 }
 
@@ -83,6 +91,18 @@ MISTAKES = {
 def test_a_mistake_in_a_file_is_said(name, text, said, tmp_path):
     with pytest.raises(UserError, match=re.escape(said)):
         TrainingConfig.resolve("ppo", "CartPole-v1", hyperparams=written(tmp_path, text, name))
+
+
+def test_what_vec_normalize_refuses_is_said(tmp_path):
+    path = written(tmp_path, 'CartPole-v1: {normalize: "dict(foo=3)"}', "own.yml")
+    with pytest.raises(UserError, match=r"normalize: .*unexpected keyword argument .foo"):
+        make_env(TrainingConfig.resolve("ppo", "CartPole-v1", hyperparams=path))
+
+
+def test_numbers_may_be_text_and_settings_may_be_null(tmp_path):
+    path = written(tmp_path, "CartPole-v1: {n_timesteps: 1e3, n_steps: 25, policy: null, env_kwargs: null}", "own.yml")
+    found = TrainingConfig.resolve("ppo", "CartPole-v1", hyperparams=path)
+    assert (found.total_timesteps, found.num_envs, found.env_kwargs) == (1000, 1, {})
 
 
 @pytest.mark.parametrize("name", ["absent.toml", "absent.yml"])
