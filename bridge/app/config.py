@@ -35,6 +35,10 @@ NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "e
 # Arguments that JSON cannot hold. Action noise is given by names: NOISE.
 NOT_JSON = ("action_noise", "replay_buffer_class", "replay_buffer_kwargs")
 LAST_SEED = 2**32 - 1  # NumPy's
+# The types of entries in a config.json on which code relies before it checks values.
+TYPES: dict[str, Any] = {name: str for name in ("algorithm", "env_id", "engine", "backend")}
+TYPES |= {name: dict for name in ("env_kwargs", "hyperparameters", "versions")}
+TYPES |= {"total_timesteps": int, "num_seeds": int, "devices": int | None, "tensorboard_log": str | None}
 PACKAGES = ("jax", "torch", "stable-baselines3", "gymnasium", "numpy")
 
 
@@ -235,6 +239,9 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{path} is not the config.json of a training run.") from error
+    for name, value in (arguments | {"versions": then}).items():
+        if not isinstance(value, kind := TYPES.get(name, object)):
+            raise UserError(f"{name} in {path} must be of type {getattr(kind, '__name__', kind)}, got {value!r}.")
     return arguments, then
 
 

@@ -24,6 +24,7 @@ from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
 from bridge.evaluation.on_host import with_statistics
 from bridge.results.reading import EPISODES, SEEDS_CHECKPOINT
+from jaxenvs.arguments import instance
 from jaxenvs.cli.user_errors import UserError, user_errors
 from jaxenvs.files import replacing
 
@@ -193,11 +194,13 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
     if config.hyperparameters.get("noise_type") is not None:
         arguments["action_noise"] = action_noise(config.hyperparameters, env)
     refusals = (TypeError, ValueError, AssertionError, RuntimeError, AttributeError)
-    with user_errors(refusals, f"{config.algorithm} does not accept these hyper-parameters: "):
+    too_large = user_errors(MemoryError, "The memory is too small, use a smaller buffer_size or n_steps: ")
+    with too_large, user_errors(refusals, f"{config.algorithm} does not accept these hyper-parameters: "):
         if arguments.get("policy_kwargs") is not None:
             policy_kwargs = arguments["policy_kwargs"] = dict(arguments["policy_kwargs"])  # constructors write into it
             if isinstance(name := policy_kwargs.get("activation_fn"), str):  # such as "ReLU": JSON has no classes
-                policy_kwargs["activation_fn"] = getattr(torch.nn, name)
+                found = getattr(torch.nn, name)
+                policy_kwargs["activation_fn"] = instance("activation_fn", found, type, "a class in torch.nn, by name")
         algorithm: Any = algorithm_class(config.algorithm)
         model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
     return model

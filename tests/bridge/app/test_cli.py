@@ -91,6 +91,7 @@ MISTAKES = {
     PPO + "--hyperparameters policy_kwargs={1}": "are stored as JSON: Object of type set is not",
     PPO + "--hyperparameters policy_kwargs={1:2}": "policy_kwargs={1: 2} would become {'1': 2}, use a dict with texts",
     PPO + "--hyperparameters policy_kwargs={'activation_fn':'R'}": "'torch.nn' has no attribute 'R'",
+    PPO + "--hyperparameters policy_kwargs={'activation_fn':'functional'}": "activation_fn must be a class in torch.nn",
     PPO + "--hyperparameters batch_size=300": "does not divide",
     PPO + "--hyperparameters gamma=5": "gamma must lie in [0, 1], got 5",
     PPO + "--hyperparameters clip_range=-0.1": "clip_range must lie in [0, inf], got -0.1",
@@ -138,6 +139,15 @@ def test_mistakes_are_one_line_and_exit_code_2(line, said, capsys, tmp_path, mon
 
 def test_an_entropy_coefficient_of_0_is_a_fixed_one():
     check_values("sac", {"ent_coef": 0.0}, {"ent_coef": "auto"})
+
+
+def test_a_replay_buffer_that_is_too_large_is_said(monkeypatch, capsys, tmp_path):
+    def allocate(**arguments):
+        raise MemoryError("Unable to allocate 515. GiB")
+
+    monkeypatch.setattr("bridge.app.runs.algorithm_class", lambda name: allocate)
+    message = error_of(capsys, "train", "sac", "Pendulum-v1", "--out", str(tmp_path / "run"))
+    assert "use a smaller buffer_size or n_steps: Unable to allocate 515. GiB" in message
 
 
 def test_names_and_numbers_may_be_written_as_people_write_them(tmp_path):
@@ -227,6 +237,26 @@ def test_a_batch_size_that_was_given_is_kept_for_other_rollouts(run, tmp_path, c
     (tmp_path / "config.json").write_text(json.dumps(config))
     again = ["train", "--config", str(tmp_path / "config.json"), "--num-envs", "3", "--hyperparameters", "n_steps=3"]
     assert "batch_size=8 does not divide" in error_of(capsys, *again, "--out", str(tmp_path / "again"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hyperparameters", [1]),
+        ("env_kwargs", [3]),
+        ("algorithm", 3),
+        ("env_id", None),
+        ("backend", 3),
+        ("devices", "x"),
+        ("versions", 3),
+        ("tensorboard_log", 3),
+    ],
+)
+def test_an_entry_of_another_type_in_a_config_is_named(name, value, run, tmp_path, capsys):
+    config = json.loads((run / "config.json").read_text()) | {name: value}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = error_of(capsys, "train", "--config", str(tmp_path / "config.json"), "--out", str(tmp_path / "run"))
+    assert f"{name} in {tmp_path / 'config.json'} must be of type " in message
 
 
 def test_off_policy_settings_are_not_fitted_to_rollouts():
