@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from pathlib import Path
@@ -14,8 +15,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge import Evaluation, NotCompilable, evaluate
 from bridge.app.config import TrainingConfig
 from bridge.app.runs import Agent, folders_of_models, load_agent, make_env, read_run
+from bridge.evaluation.on_host import evaluate_on_host
 from jaxenvs import TimeLimit
-from jaxenvs.cli.user_errors import user_errors
 
 N_EPISODES = 100
 # For episodes without a limit: an agent may have learnt to let them continue for ever.
@@ -25,22 +26,18 @@ ON_HOST = 16
 
 
 def evaluate_agent(agent: Agent, n_episodes: int | None = None, seed: int | None = None) -> Evaluation:
-    """Run deterministic episodes on fresh environments, of N_EPISODES (100) and from `first_seed` on, if not given.
-
-    Raises:
-      UserError: the policy cannot be compiled.
-    """
+    """Run deterministic episodes on fresh environments, of N_EPISODES (100) and from `first_seed` on, if not given."""
     _, config, model, env = agent
     limit = None if config.environment.has_time_limit else MOST_STEPS
     seed = first_seed(config) if seed is None else seed
     n_episodes = N_EPISODES if n_episodes is None else n_episodes
     if config.backend == "jax":
-        with user_errors(NotCompilable, "The run cannot be evaluated: "):
+        with contextlib.suppress(NotCompilable):  # then the model's own `predict` chooses the actions
             return evaluate(model, env, n_episodes, seed=seed, max_steps=limit)
     at_once = config.num_envs if config.backend == "process" else ON_HOST
     fresh = ending_env(config, min(n_episodes, at_once), like=env)
     try:
-        return evaluate(model, fresh, n_episodes, seed=seed)
+        return evaluate_on_host(model, fresh, n_episodes, True, seed, None)
     finally:
         fresh.close()
 

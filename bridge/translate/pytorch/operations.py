@@ -129,12 +129,12 @@ def _softplus(x: jax.Array, beta: float = 1.0, threshold: float = 20.0) -> jax.A
 
 
 def _softmax(x: jax.Array, dim: int, _stacklevel: int = 3, dtype: None = None) -> jax.Array:
-    _unsupported(dtype=dtype)
+    _unsupported(dtype=dtype, dim=dim is None and "None")
     return jax.nn.softmax(x, operator.index(dim))
 
 
 def _log_softmax(x: jax.Array, dim: int, _stacklevel: int = 3, dtype: None = None) -> jax.Array:
-    _unsupported(dtype=dtype)
+    _unsupported(dtype=dtype, dim=dim is None and "None")
     return jax.nn.log_softmax(x, operator.index(dim))
 
 

@@ -226,6 +226,14 @@ def test_a_budget_of_less_than_a_rollout_is_a_rollout_as_in_sb3(capsys):
     assert not capsys.readouterr().err
 
 
+def test_a_policy_that_cannot_be_compiled_is_evaluated_by_its_own_predict(tmp_path, capsys):
+    softmax = "policy_kwargs={'activation_fn':'Softmax'}"
+    cli.main(["train", "ppo", "CartPole-v1", *TINY, softmax, "normalize=True", "--out", str(tmp_path)])
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2].startswith("Wrote to ")
+    assert said[-1].startswith("Return of 4 episodes: ")
+
+
 def test_a_batch_size_that_was_not_given_fits_the_rollout():
     assert TrainingConfig.resolve("ppo", "CartPole-v1", num_envs=64).hyperparameters["batch_size"] == 256
     assert TrainingConfig.resolve("ppo", "CartPole-v1", num_envs=3).hyperparameters["batch_size"] == 96
