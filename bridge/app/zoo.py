@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import itertools
 import runpy
 import sys
 import traceback
@@ -17,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from bridge.algorithms.specs import SPECS
 from bridge.environment_ids import is_jax_id
 from bridge.factory import make_vec_env
-from jaxenvs.cli.user_errors import UserError
+from jaxenvs.cli.user_errors import UserError, import_module
 
 # RL-Zoo's scripts, by their names in this command. RL-Zoo's own names are accepted too.
 SCRIPTS = {"train": "train", "enjoy": "enjoy", "record": "record_video", "plot": "plots.plot_train"}
@@ -39,7 +40,7 @@ def run(argv: list[str]) -> None:
       argv: the name of a script, and its arguments.
 
     Raises:
-      UserError: RL-Zoo is not installed, has no such script, or refuses an argument.
+      UserError: RL-Zoo is not installed, has no such script, or refuses an argument; or there is no such package.
     """
     asks = not {"-h", "--help"}.isdisjoint(argv)
     if asks and (argv[0] not in SCRIPTS or importlib.util.find_spec("rl_zoo3") is None):
@@ -49,6 +50,9 @@ def run(argv: list[str]) -> None:
         got = f", got {argv[0]}" if argv else ""
         raise UserError(f"jaxenvs zoo needs one of {', '.join(SCRIPTS)}{got}: jaxenvs zoo train --help.")
     _use_bridge()
+    if "--gym-packages" in argv:
+        for package in itertools.takewhile(lambda word: word[:1] != "-", argv[argv.index("--gym-packages") + 1 :]):
+            import_module(package)  # which may be in the current folder
     typed = sys.argv
     sys.argv = [f"jaxenvs zoo {argv[0]}", *argv[1:]]
     try:

@@ -163,6 +163,16 @@ def test_an_agent_is_enjoyed_recorded_and_plotted(trained, tmp_path, monkeypatch
     assert len(shown[0]) == 1
 
 
+@needs_zoo
+def test_a_package_may_be_in_the_current_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    (tmp_path / "package_of_zoo.py").touch()
+    line = ["zoo", "train", "--env", "CartPol-v1", "--gym-packages", "package_of_zoo"]
+    assert "No module 'absent', neither in" in error_of(capsys, *line, "absent", "--seed", "1")
+    assert "RL-Zoo says: CartPol-v1 not found" in error_of(capsys, *line)
+
+
 def test_what_is_missing_is_one_line(capsys, monkeypatch):
     cli.main(["zoo", "--help"])
     assert "For example: jaxenvs zoo train --algo ppo" in capsys.readouterr().out
