@@ -86,7 +86,10 @@ def record(
       TypeError, ValueError: an argument has the wrong type or value, or the environment draws no pictures.
       OSError: the file cannot be written.
     """
-    path = Path(path)
+    arguments.instance("model", model, BaseAlgorithm, "an SB3 model")
+    path = Path(arguments.instance("path", path, (str, os.PathLike), "a path"))
+    arguments.instance("title", title, str, "a str")
+    arguments.boolean("deterministic", deterministic)
     if path.suffix not in SUFFIXES:
         raise ValueError(f"path must end with .gif or .mp4, got {path}.")
     if path.suffix == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:

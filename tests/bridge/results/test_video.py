@@ -42,6 +42,20 @@ def test_the_episodes_are_those_of_evaluate_and_the_model_is_unchanged(model, tm
         assert (film.size, film.info["duration"]) == ((400, 267), 40)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"model": 3}, "model must be an SB3 model, got int"),
+        ({"path": 3}, "path must be a path, got int"),
+        ({"title": 3}, "title must be a str, got int"),
+        ({"deterministic": "no"}, "deterministic must be a bool, got 'no'"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(given, said, model, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=said):
+        bridge.record(**{"model": model, "path": tmp_path / "film.gif"} | given)
+
+
 @pytest.mark.thorough(but=["film.mp4"])
 @pytest.mark.parametrize("name", ["film.gif", pytest.param("film.mp4", marks=needs_ffmpeg)])
 def test_a_folder_that_does_not_exist_is_named(name, model, tmp_path):
