@@ -148,7 +148,9 @@ def locked(folder: Path) -> Iterator[None]:
                 try:
                     fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    raise UserError(f"Another process is training in {folder}: give another --out.") from error
+                    raise UserError(
+                        f"Another process is training in {folder}: wait for it, or give another --out."
+                    ) from error
                 stack.callback(fcntl.flock, number, fcntl.LOCK_UN)  # a forked process has it open, too
         yield
 

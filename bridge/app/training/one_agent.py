@@ -79,9 +79,8 @@ class OneAgent:
             if not isinstance(error, OSError | ValueError):
                 raise
             # A ValueError is raised for weights that became NaN, too.
-            saved = f" The last agent that was saved is {self._out / name}." if (self._out / name).exists() else ""
-            said = f"Training stopped after {self.num_timesteps} steps: {described(error)}"
-            raise UserError(f"{said}{saved}") from error
+            saved = f", and the last saved agent is {self._out / name}" if (self._out / name).exists() else ""
+            raise UserError(f"Training stopped after {self.num_timesteps} steps{saved}: {described(error)}") from error
         with writing(self._out):
             self._episodes.write(self._out)
 

@@ -203,7 +203,7 @@ def test_the_best_model_of_another_run_is_not_replaced(run, tmp_path, capsys):
 def test_a_folder_in_which_another_run_trains_is_refused(run, tmp_path, capsys):
     with locked(tmp_path):
         message = error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(tmp_path))
-    assert f"Another process is training in {tmp_path}: give another --out." in message
+    assert f"Another process is training in {tmp_path}: wait for it, or give another --out." in message
     assert not list(tmp_path.iterdir())
     with locked(tmp_path):  # the lock ended with the context
         pass

@@ -118,8 +118,9 @@ def test_an_environment_that_breaks_is_named_and_the_agent_saved(kind, own_gymna
         cli.main(command)
     if kind is not TypeError:
         said = capsys.readouterr().err.splitlines()[-1]  # before it, the progress bar
-        assert f"Training stopped after 100 steps: {kind.__name__}: the simulator is gone ({__file__}, line" in said
-        assert f"The last agent that was saved is {tmp_path / 'run' / 'model.zip'}." in said
+        saved = f"and the last saved agent is {tmp_path / 'run' / 'model.zip'}"
+        place = f"{kind.__name__}: the simulator is gone ({__file__}, line "
+        assert f"Training stopped after 100 steps, {saved}: {place}" in said
     assert PPO.load(tmp_path / "run" / "model.zip").num_timesteps == 100
     assert (tmp_path / "run" / "episodes.csv").exists()
 
