@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import stable_baselines3
 from gymnasium import spaces
@@ -110,8 +109,8 @@ def test_vmap_sweeps_seeds_settings_and_physics_in_one_compiled_function():
         ({"batch_size": 0}, "batch_size must be a positive int, got 0"),
         ({"n_epochs": 0}, "n_epochs must be a positive int, got 0"),
         (
-            {"optimizer": optax.adam},
-            "optimizer must be None or an optax.GradientTransformation, such as .*, got function",
+            {"optimizer": "adam"},
+            "optimizer must be None or an optax.GradientTransformation, such as .*, got str",
         ),
         ({"normalize": "no"}, "normalize must be a bool, got 'no'"),
         ({"normalize_advantage": "no"}, "normalize_advantage must be a bool, got 'no'"),
