@@ -30,7 +30,6 @@ SCHEDULES = tuple(
 )
 UNCHANGING = (Space, *SCHEDULES)
 CONTAINERS: set[type] = {list, tuple, dict, set, frozenset, collections.OrderedDict}
-CONTAINER = (list, tuple, dict, set, frozenset)
 OF_MODULES: set[type] = {nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.ParameterList, nn.ParameterDict}
 
 OF_PYTHON = (abs, any, all, bool, dict, divmod, enumerate, float, int, len, list, max, min, pow, range, reversed, round)
@@ -92,10 +91,15 @@ class Known(NamedTuple):
 
 def require_no_module(value: object) -> None:
     """Refuse modules that are no attributes of modules: tracing would run them, and not their replicas."""
-    if isinstance(value, CONTAINER):
-        for each in (*value, *value.values()) if isinstance(value, dict) else value:
+    # Only by types, because whatever a user's object is asked for may run the user's code.
+    if type(value) in CONTAINERS:
+        items: Any = value
+        if len(items) > MOST:
+            raise Impure(f"reads a {type(value).__name__} of more than {MOST} items, too many to compare each time")
+        for each in (*items, *items.values()) if isinstance(value, dict) else items:
             require_no_module(each)
-    if isinstance(getattr(value, "__self__", value), nn.Module):
+    owner = value.__self__ if type(value) is types.MethodType else value
+    if issubclass(type(owner), nn.Module):
         raise Impure("uses a module that is not an attribute of a module")
 
 
@@ -154,7 +158,9 @@ class Reads:
 
     def _read(self, read: Callable[[], object], key: tuple[int, str]) -> object:
         if key not in self._reads:
-            require_no_module(value := read())
+            value = read()
+            if key[1] != "__dict__":  # of which only the identity is compared
+                require_no_module(value)
             self._reads[key] = read, value
         return self._reads[key][1]
 

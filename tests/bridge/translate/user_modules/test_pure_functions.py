@@ -1,6 +1,5 @@
 """The rule of pure functions, for forwards and for schedules. docs/not-compiled.md has most forwards that break it."""
 
-import builtins
 import functools
 import math
 import random
@@ -282,38 +281,6 @@ class Positive(nn.Linear):
 def test_a_library_forward_with_other_methods_is_refused(cls, message):
     module = cls(nn.Linear(6, 6))
     assert message in Purity(modules=module.modules()).reason
-
-
-def keyed(x, *, by=1.0, of=lambda GLOBAL: 0):
-    return x * by * _Private__scale * GLOBAL * BUILTIN  # noqa: F821
-
-
-GLOBAL = _Private__scale = 1.0
-
-
-class Private:
-    def __call__(self, x):
-        return x * __scale  # noqa: F821
-
-
-@pytest.mark.parametrize("where", ["__kwdefaults__", "GLOBAL", "BUILTIN", "_Private__scale", "class", "dict"])
-def test_what_functions_read_in_hidden_places_is_compared(where, monkeypatch):
-    monkeypatch.setattr(builtins, "BUILTIN", 1.0, raising=False)
-    private = Private()
-    purity = Purity(keyed, private, dict_schedule := Helper())
-    assert purity.reason is None
-    assert purity.reads.is_current()
-    if where == "__kwdefaults__":
-        monkeypatch.setitem(keyed.__kwdefaults__, "by", 2.0)
-    elif where == "BUILTIN":
-        monkeypatch.setattr(builtins, "BUILTIN", 2.0)
-    elif where == "class":
-        private.__class__ = Helper
-    elif where == "dict":
-        dict_schedule.__dict__ = {"scale": 3.0}
-    else:
-        monkeypatch.setitem(globals(), where, 2.0)
-    assert not purity.reads.is_current()
 
 
 def test_a_training_with_such_a_forward_remembers_what_sb3s_does():
