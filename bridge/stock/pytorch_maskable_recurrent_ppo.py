@@ -34,10 +34,12 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
     """RecurrentActorCriticPolicy of sb3-contrib whose methods also take masks of the legal actions."""
 
     # Of the call that is running, for the method that makes the distribution, which sb3-contrib passes no masks.
-    _action_masks: np.ndarray | torch.Tensor | None = None
+    _action_masks: np.ndarray | torch.Tensor | None
 
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
+        # Here, so that `predict` gives the policy no new attribute: that is a change that is not known to be safe.
+        self._action_masks = None
         self.action_dist: MaskableDistribution = make_masked_proba_distribution(self.action_space)
         if isinstance(self.action_space, spaces.MultiBinary):  # two numbers for each bit instead of one
             self.action_net = self.action_dist.proba_distribution_net(latent_dim=self.mlp_extractor.latent_dim_pi)
