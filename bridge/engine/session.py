@@ -10,7 +10,7 @@ compiled call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from stable_baselines3.common.callbacks import BaseCallback
@@ -20,11 +20,21 @@ from bridge.engine.acting import forget_graph
 from bridge.engine.callbacks.known import looks, needs_rollouts
 from bridge.engine.on_policy.device_arrays import DeviceArrays
 from bridge.engine.plan import Plan, make_plan
+from bridge.engine.runtime import keep_freed_memory
 from bridge.engine.user_code.overrides import inner_environments, run_no_user_code
 from bridge.engine.user_code.signals import has_handlers
 from bridge.sb3 import Algorithm
 
 log = logging.getLogger("jaxenvs.sb3")
+
+
+def already_called(plan: Plan, settings: object) -> dict[str, object]:
+    """Return what takes the place of schedules and methods in SB3's `train` if these, which have been called, are the
+    user's."""
+    if not plan.user_code:
+        return {}
+    values = [(name, getattr(settings, name)) for name in ("clip_range", "clip_range_vf") if name in plan.user_code]
+    return {"_update_learning_rate": lambda _: None, **{name: lambda _, value=value: value for name, value in values}}
 
 
 class Session:
@@ -87,6 +97,22 @@ class Session:
         finally:
             self._is_training = was
             self.forget()
+
+    @contextmanager
+    def sb3s_train(self, algorithm: Algorithm, called: Mapping[str, object]) -> Iterator[None]:
+        """Run SB3's `train`, with `called` in the place of what it calls and has been called already."""
+        if algorithm.engine == "auto" and algorithm.device.type == "cpu":
+            keep_freed_memory()
+        attributes = vars(algorithm)
+        before = {name: attributes[name] for name in called if name in attributes}
+        attributes.update(called)
+        try:
+            with self.sb3s_loop():  # the policy may be the user's
+                yield
+        finally:
+            for name in called:
+                del attributes[name]
+            attributes.update(before)
 
     def current_plan(self, algorithm: Algorithm, env: VecEnv | None) -> Plan:
         """Return the plan. It is made anew if something that it depends on has changed."""

@@ -29,7 +29,7 @@ from bridge.engine.callbacks.taken_steps import after_step, count_steps
 from bridge.engine.off_policy import host_loop, jax_steps
 from bridge.engine.off_policy.compiled_training import most_steps, run_steps
 from bridge.engine.plan import Mode, Plan
-from bridge.engine.runtime import keep_freed_memory
+from bridge.engine.session import already_called
 from bridge.engine.update import update_from_samples
 from bridge.engine.user_code.signals import handlers_wait
 from bridge.randomness import get_random_state
@@ -363,21 +363,21 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         if batch_size is None:
             batch_size = inspect.signature(super().train).parameters["batch_size"].default
         plan, buffer = self._current_plan(self.env), self.replay_buffer
+        called: dict[str, object] = {}
+        if plan.learner is not None and buffer is not None:
+            self._update_learning_rate(self._optimizers(plan))
+            called = already_called(plan, settings := self._settings_now())
+            plan = self._current_plan(self.env) if called else plan
         if plan.learner is None or buffer is None:
             require_weights_known(buffer, plan)
-            if self.engine == "auto" and self.device.type == "cpu":
-                keep_freed_memory()
-            with self._session.sb3s_loop():  # the policy may be the user's
+            with self._session.sb3s_train(self, called):
                 return super().train(gradient_steps, batch_size)
-        self._update_learning_rate(self._optimizers(plan))
-        num_before = self._n_updates
-        settings = self._settings_now().replace(learning_rate=plan.learner.learning_rates())
+        num_before, settings = self._n_updates, settings.replace(learning_rate=plan.learner.learning_rates())
         # Where the number of updates depends on the length of an episode, each number would be compiled separately.
         is_fixed = self.gradient_steps > 0 or self._frequency.unit is TrainFrequencyUnit.STEP
         # Else one at a time: priorities depend on the batch before, and a user's buffer may read the model.
         prioritized = buffer if isinstance(buffer, PrioritizedReplayBuffer) else None
-        is_ours = prioritized is None and "replay_buffer" not in plan.user_code
-        most = MOST_TOGETHER if is_fixed and is_ours else 1
+        most = MOST_TOGETHER if is_fixed and prioritized is None and "replay_buffer" not in plan.user_code else 1
         sums: dict[str, float] = {}
         for first in range(0, gradient_steps, most):
             samples: list[Any] = []

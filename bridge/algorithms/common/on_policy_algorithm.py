@@ -32,7 +32,8 @@ from bridge.engine.on_policy.host_loop import HostRollout, can_evaluate_later
 from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.rollout_buffer import read_rollout
-from bridge.engine.runtime import compile_meanwhile, keep_freed_memory
+from bridge.engine.runtime import compile_meanwhile
+from bridge.engine.session import already_called
 from bridge.engine.update import rollout_update, run_update
 from bridge.engine.user_code.signals import handlers_wait
 from bridge.randomness import get_random_state
@@ -259,19 +260,21 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
 
     def train(self) -> None:
         """Update the policy as SB3's `train`, in one compiled function if the policy and its optimizer allow it."""
-        plan = self._current_plan(self.env)
-        if plan.learner is None or not self.rollout_buffer.full:
-            if self.engine == "auto" and self.device.type == "cpu":
-                keep_freed_memory()
-            with self._session.sb3s_loop():  # the policy may be the user's
+        plan, is_full = self._current_plan(self.env), self.rollout_buffer.full
+        called: dict[str, object] = {}
+        if plan.learner is not None and is_full:
+            # The policy stays in evaluation mode: no compiled module behaves differently in training mode, and
+            # switching takes time.
+            self._update_learning_rate(self.policy.optimizer)
+            called = already_called(plan, settings := self._settings_now())
+            plan = self._current_plan(self.env) if called else plan
+        if plan.learner is None or not is_full:
+            with self._session.sb3s_train(self, called):
                 return super().train()
-        # The policy stays in evaluation mode: no compiled module behaves differently in training mode, and switching
-        # takes time.
-        self._update_learning_rate(self.policy.optimizer)
         if self._compiling is not None:
             wait([self._compiling])
             self._compiling = None
-        settings, arrays = self._settings_now(), self._session.device_arrays
+        arrays = self._session.device_arrays
         with handlers_wait():
             rollout = None if arrays is None else arrays.read()
             self.key, metrics, _ = run_update(plan, *self._update(plan, settings, rollout))

@@ -117,6 +117,27 @@ def test_a_rule_of_ones_own_for_the_learning_rate_counts(name, where):
 
 
 @pytest.mark.parametrize("lib", LIBRARIES)
+@pytest.mark.parametrize("name", ["PPO", "SAC"])
+def test_what_a_method_freezes_within_an_update_keeps_its_values_and_the_method_is_called_once(name, lib):
+    class Freezing(getattr(lib, name)):
+        calls, frozen = 0, None
+
+        def _update_learning_rate(self, optimizers):
+            self.calls += 1
+            part = self.policy.mlp_extractor.policy_net if name == "PPO" else self.critic.qf0
+            if self.calls == 2:
+                part.requires_grad_(False)
+                self.frozen = part, vector(part)
+            super()._update_learning_rate(optimizers)
+
+    model = make(Freezing)
+    model.learn(64)
+    part, values = model.frozen
+    assert torch.equal(vector(part), values)
+    assert model.calls == (4 if name == "PPO" else 58)
+
+
+@pytest.mark.parametrize("lib", LIBRARIES)
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", ["PPO", "DQN"])
 def test_a_hook_for_infos_hears_of_every_step(name, where, lib):
