@@ -100,7 +100,7 @@ class Session:
 
     @contextmanager
     def sb3s_train(self, algorithm: Algorithm, called: Mapping[str, object]) -> Iterator[None]:
-        """Run SB3's `train`, with `called` in the place of what it calls and has been called already."""
+        """Run SB3's `train`, with `called` instead of what has been called already."""
         if algorithm.engine == "auto" and algorithm.device.type == "cpu":
             keep_freed_memory()
         attributes = vars(algorithm)
