@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import BasePolicy
@@ -33,14 +34,15 @@ def evaluate_on_host(
             f"max_steps is only for JAX environments, got {max_steps}. Wrap other environments in Gymnasium's "
             "TimeLimit."
         )
-    venv: VecEnv = DummyVecEnv([lambda: Monitor(env)]) if isinstance(env, gymnasium.Env) else env
+    venv = _in_monitor(env) if isinstance(env, gymnasium.Env) else env
     venv.seed(seed)
     if (trained_in := missing_statistics(model, venv)) is not None:
         venv = with_statistics(venv, trained_in)
     truncated: list[bool] = []
 
     def keep(local: dict[str, Any], _: object) -> None:
-        if local["done"]:
+        # Where a Monitor is, SB3 counts the episodes that it saw end. A wrapper around it may end others, as a life.
+        if local["done"] and ("episode" in local["info"] or not local["is_monitor_wrapped"]):
             truncated.append(bool(local["info"].get("TimeLimit.truncated", False)))
 
     own = unwrap_vec_wrapper(venv, VecNormalize)
@@ -56,6 +58,10 @@ def evaluate_on_host(
             own.training = training
     cut = np.array(truncated)
     return Evaluation(np.array(returns, float), np.array(lengths, int), ~cut, cut)
+
+
+def _in_monitor(env: AnyEnv) -> VecEnv:
+    return DummyVecEnv([lambda: env if is_wrapped(env, Monitor) else Monitor(env)])
 
 
 def _evaluate_policy_of(model: BaseAlgorithm | BasePolicy) -> Any:

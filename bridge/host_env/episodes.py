@@ -63,7 +63,8 @@ class EpisodeStatistics:
             `episode` into the infos of these environments, given their last observations, each in its own memory.
         """
         counted = env_indices if whole is None else env_indices[whole]
-        is_terminal, returns = terminated[env_indices].tolist(), self._returns[counted].tolist()
+        is_terminal = terminated[env_indices].tolist()
+        returns = [round(each, 6) for each in self._returns[counted].tolist()]  # as Monitor does
         lengths = (self._steps - self._begun[counted]).tolist()
         self._begun[counted], self._returns[counted] = self._steps, 0
         seconds = round(time.time() - self.t_start, 6)

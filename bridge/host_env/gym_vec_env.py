@@ -168,6 +168,7 @@ class GymVecEnv(HostVecEnv):
         observation, rewards, terminated, truncated, info = self._receive()
         observation = self._owned(observation)
         rewards, terminated, truncated = map(as_array, (rewards, terminated, truncated))  # they may be JAX arrays
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
         rewards = (np.asarray if self._is_pool else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
         kept_info = info if self._is_pool else kept(info)  # EnvPool does not write into it again

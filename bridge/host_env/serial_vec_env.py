@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env.util import dict_to_obs
 from bridge.host_env.episodes import EpisodeStatistics, infos_of_step
 from bridge.host_env.processes.worker_main import Key, SerialEnvs, set_attribute
 from bridge.sb3 import AnyEnv, WrapperClass
-from bridge.vec_env.argument_checks import env_indices_of
+from bridge.vec_env.argument_checks import env_indices_of, require_options
 
 
 class SerialVecEnv(DummyVecEnv):
@@ -44,6 +44,7 @@ class SerialVecEnv(DummyVecEnv):
           ValueError: two functions returned the same environment.
         """
         self._episodes = EpisodeStatistics(len(env_fns))
+        self._has_begun = False
         super().__init__(list(env_fns))
         self._parts = [(key, array.shape, array.dtype) for key, array in self.buf_obs.items()]
 
@@ -70,11 +71,13 @@ class SerialVecEnv(DummyVecEnv):
         self._rewards = rewards
 
     def reset(self) -> VecEnvObs:
+        require_options(self._options, self.num_envs)
         self.buf_obs = observations = self._new_observations()
         self.reset_infos = self._serial_envs.reset(self._seeds, self._options, observations)
         self._reset_seeds()
         self._reset_options()
         self._episodes.begin()
+        self._has_begun = True
         return self._as_observation(observations)
 
     def step_async(self, actions: np.ndarray) -> None:
@@ -82,7 +85,10 @@ class SerialVecEnv(DummyVecEnv):
 
         Raises:
           ValueError: their number is not the number of environments.
+          RuntimeError: there was no reset before, and no Monitor that would raise this error.
         """
+        if not (self._has_begun or self._episodes.monitored):
+            raise RuntimeError("Call reset() first: the environments have no episode to step.")
         if len(actions) != self.num_envs:
             raise ValueError(
                 f"actions must hold {self.num_envs} actions, one for each environment, got {len(actions)}."
@@ -106,7 +112,10 @@ class SerialVecEnv(DummyVecEnv):
         return self._as_observation(observations), rewards.astype(np.float32), dones, infos
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
-        """Set an attribute as SB3 does. A numeric parameter of a JAX environment is changed through all wrappers."""
+        """Set an attribute of each environment, which has no Monitor around it that would take it in SB3.
+
+        A numeric parameter of a JAX environment is changed through all wrappers.
+        """
         for env in self._get_target_envs(indices):
             set_attribute(env, attr_name, value)
 

@@ -54,7 +54,8 @@ class ActionChecker:
             raise ValueError(f"actions must have shape {self._shape}, got {actions!r}.") from None
         self.check_shape(actions.shape)
         if actions.dtype not in self._accepted:  # calling np.can_cast in every step is slow
-            if not np.can_cast(actions.dtype, self.dtype, self._casting):
+            are_integers = self.dtype.kind in "iu" and actions.dtype.kind in "iu"  # compared with the bounds below
+            if not (are_integers or np.can_cast(actions.dtype, self.dtype, self._casting)):
                 raise TypeError(f"actions must be {self.space.dtype} or cast safely to it, got {actions.dtype}.")
             self._accepted.add(actions.dtype)
         inside = self._inside(actions)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
@@ -48,13 +47,23 @@ def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> Ve
 def env_indices_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
     """Return the environment indices that SB3's `indices` means: None is all; an int is one, from the end if negative.
 
-    Anything else but a collection of ints in range is a ValueError.
+    Anything else but an iterable of ints in range is a ValueError.
     """
     if indices is None:
         return list(range(num_envs))
-    several = isinstance(indices, list | tuple | range | set) or (isinstance(indices, np.ndarray) and indices.ndim)
-    given: Any = indices if several else [indices]
+    is_one = (
+        isinstance(indices, str | bytes) or not isinstance(indices, Iterable) or getattr(indices, "ndim", None) == 0
+    )
+    given: Any = [indices] if is_one else indices
     return [integer("indices", index, -num_envs, num_envs - 1) % num_envs for index in given]
+
+
+def require_options(options: Sequence[object], num_envs: int) -> None:
+    """Raise an IndexError, as SB3 does, if `set_options` was given a list with too few dicts."""
+    if len(options) < num_envs:
+        raise IndexError(
+            f"options must be one dict, or a list with one for each of the {num_envs} environments, got {len(options)}."
+        )
 
 
 def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:

@@ -241,7 +241,8 @@ class Drawer:
         if not self.setting.is_on_policy and self._chance(0.2):
             return "replay", pick(["own", "other"])
         how = pick(["own", "other", "pickle", "deepcopy", "saved"])
-        with_other = how not in ("pickle", "deepcopy") and self._chance(0.3) and not self.few
+        # Noise for two environments stays so. With one, stock SB3 steps it once before it raises.
+        with_other = how not in ("pickle", "deepcopy") and self._chance(0.3) and not (self.few or self.setting.noise)
         return ("travel", how, pick([1, 2])) if with_other else ("travel", how)
 
     def _in_the_way(self) -> tuple[Any, ...]:

@@ -42,7 +42,7 @@ from bridge.host_env.processes.step_memory import StepMemory, anonymous_file
 from bridge.host_env.processes.worker_main import CALL, RESET, STEP, StepReport, dumps
 from bridge.host_env.processes.worker_process import Deadline, WorkerDied, WorkerError, WorkerProcess, shut_down
 from bridge.sb3 import AnyEnv, WrapperClass
-from bridge.vec_env.argument_checks import env_indices_of
+from bridge.vec_env.argument_checks import env_indices_of, require_options
 from jaxenvs.arguments import number, one_of, positive_int
 
 IS_POSIX = os.name == "posix"
@@ -154,6 +154,7 @@ class ProcessVecEnv(VecEnv):
           WorkerDied: a worker died and was not restarted.
         """
         workers = self._open()
+        require_options(self._options, self.num_envs)
         shares = [slice(worker.env_indices.start, worker.env_indices.stop) for worker in workers]
         begin = [pickle.dumps((self._seeds[share], self._options[share])) for share in shares]
         self._report, self._pending = None, []

@@ -41,7 +41,7 @@ class StepMemory:
             "rewards": ("f8", (num_envs,)),
             "terminated": ("?", (num_envs,)),
             "truncated": ("?", (num_envs,)),
-            "actions": (np.dtype(action_space.dtype).str, (num_envs, *(action_space.shape or ()))),
+            "actions": (_dtype_of_actions(action_space).str, (num_envs, *(action_space.shape or ()))),
         }
         for key in keys:
             if shapes[key] is None or np.dtype(dtypes[key]).kind not in "biuf":
@@ -90,3 +90,11 @@ def anonymous_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("ProcessVecEnv"), "r+b")
     return tempfile.TemporaryFile()
+
+
+def _dtype_of_actions(space: Space) -> np.dtype[Any]:
+    """Return the dtype in which SB3's policies pass actions to environments."""
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return np.dtype(np.int64)
+    dtype = np.dtype(space.dtype)
+    return np.dtype(np.float32) if isinstance(space, spaces.Box) and dtype.kind in "iu" else dtype

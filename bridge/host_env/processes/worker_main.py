@@ -105,8 +105,9 @@ class SerialEnvs:
         index = 0
         try:
             for index, (env, action) in enumerate(zip(self.envs, actions)):
-                observation, rewards[index], is_terminated, is_truncated, info = env.step(action)
-                if info:
+                observation, reward, is_terminated, is_truncated, info = env.step(action)
+                rewards[index] = float(reward)  # NumPy would make NaN of None
+                if info or type(info) is not dict:
                     report.infos[index] = _own(info)
                 if is_terminated or is_truncated:
                     terminated[index], truncated[index] = is_terminated, is_truncated
