@@ -100,7 +100,12 @@ def act(
     """Return the action and the next state of a policy; None if it has no state."""
     if policy_state is None:
         return policy(key, observation), None
-    return policy(key, observation, policy_state, state.episode_length == 0)
+    result = policy(key, observation, policy_state, state.episode_length == 0)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(
+            f"policy must return the action and its next state, as policy_state is given, got {shown(result)}."
+        )
+    return result
 
 
 @struct
@@ -165,7 +170,8 @@ def evaluate(
     reset_key, policy_key = jax.random.split(typed_key("key", key, ()))
     require_ends(venv.env, max_steps)
     limit = NO_LIMIT if max_steps is None else positive_int("max_steps", max_steps, NO_LIMIT)
-    venv = dataclasses.replace(venv, autoreset=AutoresetMode.DISABLED)
+    if type(venv) is VectorEnv:  # Agents always start again, and what follows an episode is ignored
+        venv = dataclasses.replace(venv, autoreset=AutoresetMode.DISABLED)
 
     def is_running(carry: tuple[Any, ...]) -> Any:
         *_, running, step = carry
@@ -176,7 +182,7 @@ def evaluate(
         key = jax.random.fold_in(policy_key, step)
         action, policy_state = act(policy, key, state, observation, policy_state)
         state, timestep = venv.step(state, action)
-        stepped = Evaluation(state.episode_return, state.episode_length, timestep.terminated, timestep.truncated)
+        stepped = Evaluation(timestep.episode_return, timestep.episode_length, timestep.terminated, timestep.truncated)
         results = jax.tree.map(lambda new, old: jnp.where(running, new, old), stepped, results)
         return state, timestep.observation, policy_state, results, running & ~timestep.done, step + 1
 

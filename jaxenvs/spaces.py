@@ -160,7 +160,7 @@ def flatten(space: Space[object], value: object, dtype: jax.typing.DTypeLike = j
 
     Args:
       space: the space of the value.
-      value: a member of the space, as for `contains`.
+      value: a member of the space, as for `contains`; of a Box also in floats, such as normalized integers.
       dtype: of the vector; Gymnasium uses the dtype of `gymnasium.spaces.flatten_space(space)`.
 
     Raises:
@@ -169,7 +169,7 @@ def flatten(space: Space[object], value: object, dtype: jax.typing.DTypeLike = j
     if isinstance(space, Dict | Tuple):
         parts = [flatten(subspace, part, dtype) for subspace, part in _parts(space, value)]
         return jnp.concatenate(parts) if parts else jnp.zeros(0, dtype)
-    leaf = _as_leaf(space, value).ravel()
+    leaf = _as_leaf(space, value, may_be_floats=isinstance(space, Box)).ravel()
     if isinstance(space, Box | MultiBinary):
         return leaf.astype(dtype)
     low, high = (np.ravel(bound) for bound in leaf_bounds(space))
@@ -224,7 +224,7 @@ def _too_wide(space: Space[object], dtype: np.dtype[np.generic]) -> str:
     return f"space must fit into JAX's {dtype} to be sampled, got {space}. Set jax_enable_x64 to use 64-bit types."
 
 
-def _as_leaf(space: Space[object], value: object) -> jax.Array:
+def _as_leaf(space: Space[object], value: object, may_be_floats: bool = False) -> jax.Array:
     """Return a value as an array that can be compared with a space's bounds, after checking its shape and kind."""
     if not isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
         raise _unsupported(space)
@@ -239,7 +239,7 @@ def _as_leaf(space: Space[object], value: object) -> jax.Array:
     if jnp.shape(value) != space.shape:
         raise ValueError(f"value must have shape {space.shape} for {space}, got {jnp.shape(value)}.")
     kinds: tuple[type, ...] = (jnp.bool_, jnp.integer)
-    if isinstance(space, Box) and space.dtype.kind == "f":
+    if may_be_floats or (isinstance(space, Box) and space.dtype.kind == "f"):
         kinds = (*kinds, jnp.floating)
     if not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
         raise TypeError(f"value must have dtype {space.dtype} or one of the same kind for {space}, got {value.dtype}.")

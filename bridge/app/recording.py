@@ -43,10 +43,11 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path, best:
     seed, fps = first_seed(config) if seed is None else seed, NATIVE_FPS if config.backend == "native" else None
     with user_errors((ImportError, ValueError)), user_errors(OSError, f"Cannot write {out}: "):
         out.parent.mkdir(parents=True, exist_ok=True)
-        episodes = record(model, out, env, n_episodes, seed=seed, fps=fps, max_steps=MOST_STEPS)
+        episodes = record(model, out, env, n_episodes, seed=seed, fps=fps, max_steps=MOST_STEPS + 1)
     returns = ", ".join(f"{gained:.2f}" for gained in episodes.returns)
-    is_cut = episodes.lengths.sum() == MOST_STEPS and episodes.truncated[-1]
-    return f"Wrote {out}: return {returns}" + (f", cut after {MOST_STEPS} steps" if is_cut else "")
+    steps = episodes.lengths.sum()
+    is_cut = steps > MOST_STEPS and episodes.truncated[-1]  # at MOST_STEPS by a limit of its own
+    return f"Wrote {out}: return {returns}" + (f", cut after {steps} steps" if is_cut else "")
 
 
 def _require_pictures(config: TrainingConfig) -> None:

@@ -32,6 +32,7 @@ from bridge.evaluation.on_host import (
 )
 from bridge.originals import has_own_methods
 from bridge.sb3 import AnyEnv, Space
+from bridge.self_play.policy_pools import with_opponent
 from bridge.translate.policies.off_policy import acting_tensors, export_acting
 from bridge.translate.policies.off_policy_networks import ExportedQNetwork
 from bridge.translate.pytorch.modules import read_parameters
@@ -189,7 +190,7 @@ def _environments(env: object) -> tuple[VectorEnv, VecEnv]:
     if isinstance(env, Environment):
         env = vectorize(env, 1)
     if isinstance(env, VectorEnv):
-        one = env.env_at(0)  # the others may have other bounds, which do not matter
+        one = with_opponent(env.env_at(0), None)  # the others may have other bounds, which do not matter
         return env, JaxVecEnv(dataclasses.replace(env, env=one, env_axis=None, autoreset=AutoresetMode.SAME_STEP))
     if not isinstance(env, VecEnv):
         raise TypeError(

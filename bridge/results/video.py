@@ -34,9 +34,10 @@ from bridge.environment_ids import is_jax_id, require_in_gymnasium
 from bridge.evaluation import Evaluation
 from bridge.evaluation.on_host import warn_without_statistics, with_statistics
 from bridge.sb3 import AnyEnv
+from bridge.self_play.policy_pools import with_opponent
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv, arguments
-from jaxenvs.drawing.film import MOST_FPS, REAL_TIME_FPS, write_gif
+from jaxenvs.drawing.film import LEAST_FPS, MOST_FPS, REAL_TIME_FPS, write_gif
 from jaxenvs.files import replacing, require_folder_of
 from jaxenvs.gym import GymnasiumEnv
 from jaxenvs.wrappers.action_masker import with_action_masks
@@ -102,7 +103,7 @@ def record(
     warn_without_statistics(model, venv, stacklevel=2)
     if fps is None:
         fps = float((getattr(venv.unwrapped, "metadata", None) or {}).get("render_fps") or 30)
-    fps = arguments.number("fps", fps, above=0)
+    fps = arguments.number("fps", fps, least=LEAST_FPS)
     takes = _Takes(model, venv, collects, deterministic, seed, max_steps)
     if path.suffix == ".gif":
         every = math.ceil(fps / REAL_TIME_FPS)
@@ -197,7 +198,7 @@ def _stage(model: BaseAlgorithm, env: object) -> tuple[VecEnv, bool]:
     if isinstance(env, Environment):
         env = VectorEnv(env, 1)
     if isinstance(env, VectorEnv):
-        env = _as_gymnasium(env.env_at(0), is_maskable(model.policy))
+        env = _as_gymnasium(with_opponent(env.env_at(0), None), is_maskable(model.policy))
     if not isinstance(env, gymnasium.Env):
         raise TypeError(
             "env must be an id, a jaxenvs Environment or VectorEnv, a Gymnasium environment or a VecEnv, got a "

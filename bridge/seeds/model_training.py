@@ -52,6 +52,11 @@ def require_fully_compiled(model: Model) -> None:
         raise NotCompilable(
             f"A compiled training supports a JaxVecEnv, optionally wrapped in VecNormalize; got {type(inner).__name__}."
         )
+    if inner.default_callback is not None:
+        raise NotCompilable(
+            f"{inner.default_callback.__name__} runs between rollouts, and a compiled training does not stop for it: "
+            "use learn, or jaxenvs.learn.self_play."
+        )
     if type(env) is VecNormalize:
         _require_known_normalization(env, model.gamma)
 
@@ -168,6 +173,9 @@ def _require_known_normalization(env: VecNormalize, gamma: float) -> None:
     other = [f"{name}={getattr(env, name)!r}" for name, value in expected.items() if getattr(env, name) != value]
     if isinstance(env.obs_rms, dict) and set(env.obs_rms) != set(getattr(env.observation_space, "spaces", ())):
         other.append(f"norm_obs_keys={list(env.obs_rms)!r}")
+    statistics = [*(env.obs_rms.values() if isinstance(env.obs_rms, dict) else [env.obs_rms]), env.ret_rms]
+    if any(each.count != RunningMeanStd().count for each in statistics):
+        other.append("statistics of earlier steps")
     if other:
         raise NotCompilable(f"A compiled training does not support a VecNormalize with {', '.join(other)}.")
 

@@ -106,12 +106,20 @@ class SeedSweep:
         # At most twice as many as before, because the first calls are slower than the others.
         self._rows = max(1, int(count * min(2, SECONDS_PER_CALL / (time.monotonic() - start))))
 
-    def finish(self) -> None:
-        """Write the results so far into the models, as their own trainings would have."""
-        host = jax.device_get(self._with_axis())
+    def finish(self) -> list[int]:
+        """Write the results so far into the models, as their own trainings would have.
+
+        Returns:
+          The indices of the models whose parameters became NaN, which are left as they were.
+        """
+        host, failed = jax.device_get(self._with_axis()), []
         for i, model in enumerate(self.models):
             state, metrics = jax.tree.map(lambda leaf, i=i: leaf[i], (host, self.metrics))
-            take_over(model, state, metrics, self._total_timesteps)
+            if any(np.isnan(leaf).any() for leaf in jax.tree.leaves(state.learner.params)):
+                failed.append(i)
+            else:
+                take_over(model, state, metrics, self._total_timesteps)
+        return failed
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return everything that the rest of the training depends on, as arrays for `numpy.savez(file, **arrays)`.

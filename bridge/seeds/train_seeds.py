@@ -47,10 +47,11 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
 
     Raises:
       NotCompilable: something cannot be compiled into one function, such as a custom class, method or schedule.
-      TypeError, ValueError: an argument is invalid, or `model` has begun to learn.
+      TypeError, ValueError: an argument is invalid, `model` has begun to learn, or parameters became NaN.
     """
     arguments.instance("model", model, CompiledAlgorithm, "an algorithm of jaxenvs.sb3")
     total_timesteps = arguments.positive_int("total_timesteps", total_timesteps)
+    seeds = arguments.instance("seeds", seeds, Iterable, "an iterable of ints")
     numbers = [arguments.integer("seeds", seed, 0, LAST_SEED) for seed in seeds]
     if not numbers:
         raise ValueError("seeds must hold at least one seed, got none.")
@@ -62,7 +63,11 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
     sweep = SeedSweep(models, total_timesteps)
     while not sweep.is_done:
         sweep.advance()
-    sweep.finish()
+    if failed := sweep.finish():
+        raise ValueError(
+            f"Parameters became NaN with the seeds {[numbers[i] for i in failed]}. Leave them out, or try a lower "
+            "learning_rate, and check that observations and rewards are finite."
+        )
     return models
 
 
@@ -104,7 +109,8 @@ def _with_seeds(model: Any, seeds: list[int]) -> list[Any]:
 def _with_seed(env: VecEnv, seed: int) -> VecEnv:
     base = env.unwrapped
     assert isinstance(base, JaxVecEnv)
-    fresh = JaxVecEnv(base.venv, seed=seed)
+    fresh = base.with_envs(base.venv)
+    fresh.seed(seed)
     if not isinstance(env, VecNormalize):
         return fresh
     normalize = copy.deepcopy(env)  # the copy has no environments

@@ -88,7 +88,7 @@ def tournament(
     env = env.env if isinstance(env, SelfPlay) else env
     timestep = require_game("game", env)
     n_games, seed = positive_int("n_games", n_games), integer("seed", seed, 0)
-    if isinstance(players, str) or len(players) < 2:
+    if isinstance(players, str) or not isinstance(players, Mapping | Sequence) or len(players) < 2:
         raise ValueError(f"players must be a dict or a list of at least two players, got {players!r}.")
     names = tuple(players) if isinstance(players, Mapping) else tuple(map(_name, players))
     pools, places = pools_of(list(players.values() if isinstance(players, Mapping) else players))

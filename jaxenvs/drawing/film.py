@@ -16,6 +16,7 @@ from jaxenvs.files import replacing, require_folder_of
 from jaxenvs.picture_size import compiled_draw
 
 REAL_TIME_FPS = 30
+LEAST_FPS = 0.002  # GIFs store at most 65,535/100 s
 MOST_FPS = 50  # GIFs count in 1/100 s, and viewers show one of them, or none, as ten
 
 
@@ -44,8 +45,10 @@ def gif(
       OSError: the file cannot be written.
     """
     require_environment("env", env)
+    if os.path.splitext(path)[1].lower() != ".gif":
+        raise ValueError(f"path must end with .gif, got {os.fspath(path)!r}.")
     length = _length(states)
-    every, fps = real_time(env) if fps is None else (1, number("fps", fps, above=0, most=MOST_FPS))
+    every, fps = real_time(env) if fps is None else (1, number("fps", fps, least=LEAST_FPS, most=MOST_FPS))
     times = [*range(0, length - 1, every), length - 1]
     size = None if size is None else image_size("size", size)
     write_gif((_picture(env, states, time, size) for time in times), fps, path)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import struct
+from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.training import Result, Training, advance
 from jaxenvs.vector import join_axes
 from jaxenvs.wrappers import Opponents, SelfPlay
@@ -56,6 +57,13 @@ def self_play(
     arguments.number("chance", chance, least=0, most=1)
     if not isinstance(training.venv.env, SelfPlay) or training.venv.env_axis is not None:
         raise ValueError(f"training.venv must be a VectorEnv of one SelfPlay, got {type(training.venv.env).__name__}.")
+    if not isinstance(training.algorithm, OnPolicySettings) or hasattr(training.network, "no_memory"):
+        raise ValueError(
+            "training.algorithm must be on-policy and without memory, such as learn.MaskablePPO(), got "
+            f"{type(training.algorithm).__name__}."
+        )
+    if training.normalize:
+        raise ValueError("training.normalize must be False, as opponents see the game's own observations, got True.")
     first = training.init(key, params).learner.network_params
     members = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], pool_size, axis=0), first)
     numbers = jnp.where(jnp.arange(pool_size) < 2, jnp.arange(pool_size), -1)  # of the copies; -1 where none is yet

@@ -111,6 +111,11 @@ def test_a_wrong_argument_is_named(function, name, value, message):
         function(**{**good, name: value})
 
 
+def test_a_policy_with_a_state_must_return_its_next_one():
+    with pytest.raises(TypeError, match=r"policy must return the action and its next state, .*, got int32\[3\]"):
+        evaluate(VectorEnv(Counter(), 3), lambda *_: jnp.zeros(3, jnp.int32), jax.random.key(0), 2, jnp.zeros(3))
+
+
 def test_a_policy_without_an_action_is_refused():
     with pytest.raises(ValueError, match=r"action must have the structure of the action space, int32\[\], got None"):
         rollout(VectorEnv(Counter(), 3), lambda key, observation: None, jax.random.key(0), 2)

@@ -74,9 +74,11 @@ def test_what_is_no_film_is_refused(states: Any, tmp_path: Path) -> None:
             ValueError, match="states must be a list of states, or a pytree with one leading axis of time"
         ):
             jaxenvs.gif(ENV, wrong, path)
-    for fps in (0, 300):  # more than viewers show
-        with pytest.raises(ValueError, match=f"fps must be a finite number, above 0 and at most 50, got {fps}"):
+    for fps in (0, 0.001, 300):  # longer than a GIF can say, and more than viewers show
+        with pytest.raises(ValueError, match=f"fps must be a finite number, at least 0.002 and at most 50, got {fps}"):
             jaxenvs.gif(ENV, states, path, fps=fps)
+    with pytest.raises(ValueError, match=r"path must end with .gif, got '.*film.mp4'"):
+        jaxenvs.gif(ENV, states, tmp_path / "film.mp4")
     with pytest.raises(ValueError, match="size must be"):
         jaxenvs.gif(ENV, states, path, size=0)
     with pytest.raises(NotImplementedError, match="Counter has no picture yet"):

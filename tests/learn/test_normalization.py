@@ -7,7 +7,8 @@ import pytest
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
-from jaxenvs import VectorTimeStep
+import jaxenvs
+from jaxenvs import VectorEnv, VectorTimeStep, learn
 from jaxenvs.learn import Normalizer
 from tests.environments import Counter
 
@@ -74,3 +75,11 @@ def test_arrays_without_statistics_pass_as_they_are():
     normalized = seen.normalize_observation({"a": OBSERVATIONS[0], "b": OBSERVATIONS[0]})
     np.testing.assert_array_equal(normalized["b"], OBSERVATIONS[0])
     assert abs(normalized["a"].mean()) < 1e-3
+
+
+def test_observations_that_are_no_floats_are_normalised():
+    env = jaxenvs.make("MinAtar/Breakout-v1")  # bools
+    network = learn.ActorCritic.of(env, actor=(4,), critic=(4,))
+    training = learn.Training(VectorEnv(env, 2), network, learn.A2C(n_steps=4), 8, normalize=True)
+    params = jax.jit(learn.train)(jax.random.key(0), training).params
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))

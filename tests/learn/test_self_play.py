@@ -96,6 +96,8 @@ def test_it_learns_to_beat_chance():
         ((training(), 1, 2), "pool_size must be"),
         ((training(), 1, 4, 1.5), "chance must be a finite number, at least 0 and at most 1, got 1.5"),
         ((training(env=TicTacToe()), 1, 4), "must be a VectorEnv of one SelfPlay, got TicTacToe"),
+        ((training().replace(normalize=True), 1, 4), "training.normalize must be False"),
+        ((training().replace(algorithm=learn.DQN()), 1, 4), "training.algorithm must be on-policy .*, got DQN"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

@@ -170,3 +170,13 @@ def test_evaluate_gives_the_episodes_of_evaluate_policy():
 def test_wrong_arguments_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_an_evaluation_is_one_episode_of_each_agent():
+    venv = Agents(Walk(), 12)
+    results = jaxenvs.evaluate(
+        venv, lambda key, observation: jnp.ones(len(observation), jnp.int32), jax.random.key(0), 9
+    )
+    goals = venv.reset(jax.random.split(jax.random.key(0))[0])[1].observation[:, 1]
+    np.testing.assert_array_equal(results.lengths, goals)  # each walks at every step
+    np.testing.assert_array_equal(results.terminated, True)

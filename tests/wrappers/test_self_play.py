@@ -188,6 +188,7 @@ def test_it_keeps_the_contract():
         (lambda: SelfPlay(TicTacToe(), "random"), TypeError, "opponent must be an Opponents, got 'random'"),
         (lambda: SelfPlay(Race(), LOWEST), ValueError, r"logits of shape \(2,\), one for each action, got \(9,\)"),
         (lambda: Opponents.of(lowest, [1.0, 2.0], weights=[1.0]), ValueError, "one number for each member"),
+        (lambda: Opponents.of(lowest, []), ValueError, "parameters must hold at least one member, got none"),
         (lambda: Opponents.of(lowest, [1.0], weights=[0.0]), ValueError, "weights must be finite"),
         (lambda: Opponents(np.ones(3), np.ones(2), np.zeros(2, bool)), ValueError, "leading axis size = 2"),
     ],

@@ -36,7 +36,7 @@ class AgentsInOneFunction:
     If it is resumed, it continues from checkpoint.npz, which the first process reads.
 
     Attributes:
-      agents: the agents, with their folders.
+      agents: the agents, with their folders; after `learn` without those whose parameters became NaN.
     """
 
     def __init__(self, config: TrainingConfig, out: Path, resume: bool) -> None:
@@ -72,7 +72,8 @@ class AgentsInOneFunction:
                     with timer.writing():
                         self._write_arrays()
         self._write_arrays()
-        self._sweep.finish()
+        failed = self._sweep.finish()
+        self.agents = [agent for i, agent in enumerate(self.agents) if i not in failed]
 
     def _write_arrays(self) -> None:
         """Write the checkpoint. If there are several processes, all take part, and the first one writes."""

@@ -37,8 +37,8 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
       The results of the evaluations, as a line of text; an empty text in processes other than the first.
 
     Raises:
-      UserError: the config is not accepted, cannot be compiled or divided, or cannot be resumed; or nothing can be
-        written.
+      UserError: the config is not accepted, cannot be compiled or divided, or cannot be resumed; nothing can be
+        written; or parameters became NaN.
       Interrupted: by Ctrl-C during training, after everything was written.
     """
     is_first, can_resume = not config.is_in_one_function or is_first_process(), config.backend == "jax"
@@ -64,6 +64,11 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
                     agent.folder.mkdir(exist_ok=True)
                     save_model(agent.model, agent.folder)
                 _draw_learning_curve(config, out)
+        if failed := config.num_seeds - len(training.agents):
+            raise UserError(
+                f"The parameters of {failed} of {config.num_seeds} agents became NaN, so only the other agents were "
+                "saved. Try a lower learning_rate, and check that observations and rewards are finite."
+            )
     if interrupt.came:
         to_resume = f" To resume: jaxenvs train --resume {out}" if can_resume else ""
         raise Interrupted(

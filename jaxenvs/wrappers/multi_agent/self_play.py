@@ -87,7 +87,8 @@ class Opponents:
           weights, at_random: as the attributes; by default all members are drawn equally often, and none moves at
             random.
         """
-        size = len(parameters)
+        if not (size := len(parameters)):
+            raise ValueError("parameters must hold at least one member, got none.")
         weights = np.ones(size, np.float32) if weights is None else np.asarray(weights, np.float32)
         at_random = np.zeros(size, bool) if at_random is None else np.asarray(at_random, bool)
         stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *parameters)

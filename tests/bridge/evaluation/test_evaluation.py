@@ -24,8 +24,10 @@ from bridge.errors import NotCompilable
 from bridge.evaluation import Evaluation, evaluate
 from bridge.evaluation.compiled_episodes import compiled_function
 from jaxenvs import Environment, TimeLimit, TimeStep, VectorEnv, environment, struct
+from jaxenvs.wrappers import SelfPlay
 from tests.bridge.episodes import assert_equal, of_sb3, policy_for
 from tests.environments import Counter
+from tests.games import TicTacToe
 
 N = 6
 
@@ -347,3 +349,14 @@ def test_bounds_of_actions_may_be_wider_but_not_narrower_than_the_policys():
     assert len(evaluate(policy, wider, N).returns) == N
     with pytest.raises(ValueError, match="Pendulum has Box"):
         evaluate(policy, wider.replace(max_torque=1.0), N)
+
+
+def test_a_game_needs_an_opponent(tmp_path):
+    env = SelfPlay(TicTacToe())
+    model = bridge.MaskablePPO("MlpPolicy", bridge.JaxVecEnv(env, 2), n_steps=8, batch_size=8, device="cpu")
+    for game in (TicTacToe(), VectorEnv(TicTacToe(), 2)):
+        with pytest.raises(ValueError, match="TicTacToe is a game of 2 players, so it needs an opponent"):
+            bridge.evaluate(model, game, 2, max_steps=9)
+        with pytest.raises(ValueError, match="TicTacToe is a game of 2 players, so it needs an opponent"):
+            bridge.record(model, tmp_path / "film.gif", game)
+    assert len(bridge.evaluate(model, env, 2, max_steps=9).returns) == 2

@@ -2,16 +2,20 @@
 
 from types import MethodType
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 import bridge
 from bridge import NotCompilable, make_vec_env, train_seeds
 from bridge.seeds.seed_sweep import _row_of
 from bridge.seeds.train_seeds import _require_constructors_schedules, _with_seeds
+from jaxenvs import Environment, TimeLimit, TimeStep, environment
+from tests.games import TicTacToe
 
 OFF_POLICY = {"buffer_size": 10, "learning_starts": 4, "batch_size": 4}
 ALGORITHMS = {
@@ -31,6 +35,23 @@ ALGORITHMS = {
 def make(name, seed=None):
     env_id, settings = ALGORITHMS[name]
     return getattr(bridge, name)("MlpPolicy", env_id, seed=seed, policy_kwargs={"net_arch": [4]}, **settings)
+
+
+@environment
+class RarelyNan(Environment[jax.Array]):
+    """Rewards are NaN in one of ten episodes."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, key):
+        return self._show(jax.random.uniform(key, ()), 0.0)
+
+    def step(self, state, action):
+        return self._show(state, jnp.where(state > 0.9, jnp.nan, 1.0))
+
+    def _show(self, state, reward):
+        return state, TimeStep.create(state[None], reward)
 
 
 class OwnPPO(bridge.PPO):
@@ -95,6 +116,12 @@ def with_own_train():
     return model
 
 
+def with_statistics():
+    env = VecNormalize(make_vec_env("CartPole-v1"))
+    env.reset()
+    return env
+
+
 def ppo(env="CartPole-v1", cls=bridge.PPO, **settings):
     return cls("MlpPolicy", env, **settings)
 
@@ -109,6 +136,11 @@ def ppo(env="CartPole-v1", cls=bridge.PPO, **settings):
         (lambda: ppo(VecFrameStack(make_vec_env("CartPole-v1"), 2)), "wrapped in VecNormalize; got VecFrameStack"),
         (lambda: ppo(VecNormalize(make_vec_env("CartPole-v1"), norm_reward=False)), "with norm_reward=False"),
         (lambda: ppo(VecNormalize(make_vec_env("CartPole-v1"), gamma=0.5)), "VecNormalize with gamma=0.5"),
+        (lambda: ppo(with_statistics()), "VecNormalize with statistics of earlier steps"),
+        (
+            lambda: bridge.MaskablePPO("MlpPolicy", make_vec_env(TicTacToe, opponent="self")),
+            "SelfPlayCallback runs between rollouts",
+        ),
     ],
 )
 def test_what_would_be_passed_over_is_refused(make_model, said):
@@ -130,3 +162,21 @@ def test_a_model_that_has_begun_to_learn_is_refused():
     model.num_timesteps = np.int64(8)
     with pytest.raises(ValueError, match="must not have begun to learn, got one with 8 steps"):
         train_seeds(model, 10, [0])
+
+
+def test_seeds_must_be_several():
+    with pytest.raises(TypeError, match="seeds must be an iterable of ints, got int"):
+        train_seeds(make("PPO"), 10, 5)
+
+
+def test_seeds_keep_what_the_environments_are():
+    env = make_vec_env("CartPole-v1", device="cpu")
+    (copied,) = _with_seeds(ppo(env), [5])
+    assert (copied.get_env().spec, copied.get_env()._asked_device) == (env.spec, "cpu")
+
+
+def test_seeds_whose_parameters_become_nan_are_named():
+    env = bridge.JaxVecEnv(TimeLimit(RarelyNan(), 16), 1, seed=0)
+    model = ppo(env, n_steps=16, batch_size=16, n_epochs=1, policy_kwargs={"net_arch": [4]})
+    with pytest.raises(ValueError, match=r"Parameters became NaN with the seeds \[0, 4\]. Leave them out"):
+        train_seeds(model, 64, range(6))

@@ -96,6 +96,7 @@ def test_the_same_seed_gives_the_same_games(result):
     [
         (["random"], TicTacToe(), ValueError, "at least two players"),
         ("random", TicTacToe(), ValueError, "at least two players"),
+        (5, TicTacToe(), ValueError, "at least two players, got 5"),
         (["random", "random"], 3, TypeError, "game must be an id or a game"),
         (["random", "random"], "CartPole-v1", ValueError, "num_players of at least 2"),
     ],
