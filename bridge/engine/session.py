@@ -12,7 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -35,6 +38,11 @@ def already_called(plan: Plan, settings: object) -> dict[str, object]:
         return {}
     values = [(name, getattr(settings, name)) for name in ("clip_range", "clip_range_vf") if name in plan.user_code]
     return {"_update_learning_rate": lambda _: None, **{name: lambda _, value=value: value for name, value in values}}
+
+
+def with_drawn(buffer: ReplayBuffer, samples: list[Any]) -> SimpleNamespace:
+    """Return what takes the place of a replay buffer in SB3's `train` if some samples have been drawn already."""
+    return SimpleNamespace(sample=lambda *args, **kwargs: samples.pop(0) if samples else buffer.sample(*args, **kwargs))
 
 
 class Session:

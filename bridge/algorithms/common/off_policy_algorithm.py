@@ -29,7 +29,7 @@ from bridge.engine.callbacks.taken_steps import after_step, count_steps
 from bridge.engine.off_policy import host_loop, jax_steps
 from bridge.engine.off_policy.compiled_training import most_steps, run_steps
 from bridge.engine.plan import Mode, Plan
-from bridge.engine.session import already_called
+from bridge.engine.session import already_called, with_drawn
 from bridge.engine.update import update_from_samples
 from bridge.engine.user_code.signals import handlers_wait
 from bridge.randomness import get_random_state
@@ -39,10 +39,8 @@ from bridge.translate.action_noise import export_noise_if_known, noise_state, wr
 from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
-# On the host, at most this many gradient steps run in one compiled function.
-MOST_TOGETHER = 128
-# Added to errors that become priorities, so that every transition can still be drawn.
-LEAST_PRIORITY = 1e-6
+MOST_TOGETHER = 128  # gradient steps in one compiled function on the host
+LEAST_PRIORITY = 1e-6  # added to errors that become priorities, so that every transition can still be drawn
 FEW_STEPS = 4  # a `learn` of at most this many takes less time in SB3's loop than in the compiled function
 
 
@@ -50,8 +48,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     """Base class of off-policy algorithms, mixed in before the SB3 class: compiles what computes the same as SB3."""
 
     # Where training is between two updates. A checkpoint that is saved there continues from there.
-    _iteration = 0
-    _step_of_iteration = 0
+    _iteration = _step_of_iteration = 0
     _update_is_due = False
     # Whether SB3's loop collects on JAX environments; the steps of its iteration so far; what it keeps in JAX.
     _collects_on_jax = False
@@ -218,10 +215,9 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         steps = to_end + -(-left // train_freq) * train_freq
         steps = min(steps, to_end + max(0, most - to_end) // train_freq * train_freq, most_steps(num_envs))
         # A log is written at the step that ends an episode.
-        episodes = math.inf
+        episodes, learning_starts = math.inf, self.learning_starts
         if log_interval is not None and self.logger.output_formats:
             episodes = abs(log_interval) - self._episode_num % abs(log_interval)
-        learning_starts = self.learning_starts
         with handlers_wait():
             with pace.running(steps):
                 taken, metrics, num_updated = run_steps(self, plan, steps, episodes)
@@ -362,8 +358,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         """Update the networks as SB3's `train`, in one compiled function if the policy and its optimizers allow it."""
         if batch_size is None:
             batch_size = inspect.signature(super().train).parameters["batch_size"].default
-        plan, buffer = self._current_plan(self.env), self.replay_buffer
-        called: dict[str, object] = {}
+        plan, buffer, called = self._current_plan(self.env), self.replay_buffer, dict[str, object]()
         if plan.learner is not None and buffer is not None:
             self._update_learning_rate(self._optimizers(plan))
             called = already_called(plan, settings := self._settings_now())
@@ -384,6 +379,11 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             for _ in range(min(most, gradient_steps - first)):
                 self._n_updates += self.COUNTS_BEFORE_SAMPLING
                 samples.append(buffer.sample(batch_size, env=self._vec_normalize_env))
+            plan = self._current_plan(self.env) if "replay_buffer" in plan.user_code else plan
+            if plan.learner is None:  # by what a user's buffer did
+                self._n_updates, called["replay_buffer"] = num_before + first, with_drawn(buffer, samples)
+                with self._session.sb3s_train(self, called):
+                    return super().train(gradient_steps - first, batch_size)
             with handlers_wait():
                 before, after = num_before + first, num_before + first + len(samples)
                 self.key, metrics, errors = update_from_samples(

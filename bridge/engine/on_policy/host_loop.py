@@ -149,6 +149,8 @@ class HostRollout:
             return False
         self._end_episodes(step, ended, infos, dones)
         self._store(step, observation, seen, actions, rewards)
+        if self._runs_user_code or self._shows_ends:  # the weights may be others after the next step
+            self._add_last_values()
         algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
         if before is not None and step == self._n_steps - 1:
             keep_memory(algorithm, self._memory)
@@ -172,7 +174,6 @@ class HostRollout:
             return
         evaluated = self._actor.evaluate_steps(self._rollout(), self._weights)
         self._buffer.values[: step + 1], self._buffer.log_probs[: step + 1] = (each[: step + 1] for each in evaluated)
-        self._add_last_values()
         before, after = self._generator
         if torch.equal(torch.get_rng_state(), after):  # else code of the user has drawn or seeded
             torch.set_rng_state(before)
