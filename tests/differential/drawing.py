@@ -311,7 +311,9 @@ class Drawer:
         if self.setting.extractor:
             drawn += [lambda: ("scale", pick([0.0, 0.5, 2.0]))] * 3
         if self.setting.env == "jax":
-            drawn.append(lambda: ("environments", "length", pick([2, 5]), pick([None, 0])))
+            # A replay buffer with one row of equal environments is what makes a program exact.
+            are_equal = self.setting.exact and not self.setting.is_on_policy
+            drawn.append(lambda: ("environments", "length", pick([2, 5]), None if are_equal else pick([None, 0])))
         return "write", *pick(drawn)()
 
     def _stored(self) -> tuple[Any, ...]:

@@ -184,13 +184,28 @@ FOUND = {
     "two parts of a target that share memory": program(
         few("SAC", env="gymnasium"), learn(4, each(("step", 2, ("write", "assign", 2, "tied"))))
     ),
+    "weights that an environment writes after an episode was truncated": program(
+        Setting("A2C", env="gymnasium", observations="discrete", length=3, truncates=1),
+        ("play", (("env step", 3, ("write", "weights", 0, "set_parameters", "scale", -1.0)),)),
+        learn(1),
+    ),
+    "a layer that a buffer replaces while it samples": program(
+        Setting("SAC", env="gymnasium", logged="own"),
+        ("wrap", "buffer", "sample", 5, ("write", "replace", 3, "layer")),
+        learn(12, log_interval=1),
+    ),
+    "a layer that an update of the learning rate replaces": program(
+        Setting("RecurrentPPO"),
+        ("wrap", "model", "_update_learning_rate", 1, ("write", "replace", 0, "layer")),
+        learn(1),
+    ),
     "observations before the step in a callback": program(
         few("DQN"), learn(8, each(("step", 5, ("look", "counters"))))
     ),
 }
 
 
-@pytest.mark.thorough(but=["a subclass's train zeroes the critic"])
+@pytest.mark.thorough(but=["a subclass's train zeroes the critic", "a layer that a buffer replaces while it samples"])
 @pytest.mark.parametrize("name", FOUND)
 def test_what_was_found_ends_where_stable_baselines3_does(name):
     assert compare(FOUND[name]) is None

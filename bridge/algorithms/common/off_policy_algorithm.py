@@ -80,11 +80,6 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             "action_noise": export_noise_if_known(self.action_noise, self.action_space.shape or ()),
         }
 
-    @property
-    def _frequency(self) -> TrainFreq:
-        assert isinstance(self.train_freq, TrainFreq)  # SB3's `_setup_model` has converted it
-        return self.train_freq
-
     def _record(self, settings: OffPolicySettings, metrics: dict[str, float], num_before: int) -> None:
         """Log the means of updates with these settings, as SB3's `train` does.
 
@@ -132,6 +127,9 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         is_short = self._step_of_iteration == 0 and total_timesteps - self.num_timesteps <= FEW_STEPS * self.n_envs
         try:
             while can_continue and (self.num_timesteps < total_timesteps or self._step_of_iteration):
+                taken, now = self._step_of_iteration, self._frequency  # `train_freq` may have been another one before
+                if taken and (now.unit is not TrainFrequencyUnit.STEP or taken >= now.frequency):
+                    self._begin_iteration()
                 if not is_short and self._current_plan(self.env).mode is Mode.COMPILED and self._is_quiet(callback):
                     can_continue = self._run_steps(callback, log_interval, pace)
                 else:

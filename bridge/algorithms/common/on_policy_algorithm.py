@@ -89,7 +89,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
     # --- SB3's methods ------------------------------------------------------------------------------------------
 
     def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
-        iteration, pace = 0, Pace()
+        iteration, pace, self._has_begun = 0, Pace(), False  # also after an iteration that Ctrl-C has ended
         while self.num_timesteps < total_timesteps:
             assert self.env is not None
             until_log = math.inf if log_interval is None else abs(log_interval) - iteration % abs(log_interval)

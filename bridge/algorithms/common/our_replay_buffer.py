@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.save_util import save_to_pkl
+from stable_baselines3.common.type_aliases import TrainFreq
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from bridge.algorithms.common.compiled_algorithm import SavePath
@@ -29,7 +30,13 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
     engine: str
     _last_obs: np.ndarray | dict[str, np.ndarray]  # None only before the first reset
 
+    @property
+    def _frequency(self) -> TrainFreq:
+        assert isinstance(self.train_freq, TrainFreq)  # SB3's `_setup_model` has converted it
+        return self.train_freq
+
     def _setup_model(self) -> None:
+        self._take_buffer()
         # The buffer is created before SB3 would create one. `replay_buffer_class` still names SB3's class, so that a
         # zip does not depend on this package. SB3 refuses a HerReplayBuffer without environments, so that case is left
         # to it.
@@ -41,7 +48,7 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
             if is_hindsight:
                 ours, arguments = HerReplayBuffer, {"env": self.env}
             if self.replay_buffer_class is None and getattr(self, "n_steps", 1) > 1:
-                arguments = {"n_steps": self.n_steps, "gamma": self.gamma}
+                self.replay_buffer_kwargs.update(n_steps=self.n_steps, gamma=self.gamma)  # as SB3 does
             elif self.replay_buffer_class is not None and self.replay_buffer_class is NStepReplayBuffer:
                 parameters = inspect.signature(NStepReplayBuffer).parameters
                 arguments = {name: parameters[name].default for name in ("n_steps", "gamma")}
@@ -90,6 +97,20 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
           truncate_last_traj: for a HerReplayBuffer, end the unfinished episodes, as SB3 does.
         """
         super().load_replay_buffer(path, truncate_last_traj)
+        self._take_buffer()
+
+    def save(self, path: SavePath, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
+        """Save the model as SB3 does. SB3 can load it where jaxenvs is not installed, also with the replay buffer."""
+        buffer, include = self.replay_buffer, None if include is None else list(include)
+        try:
+            if buffer is not None and include is not None and "replay_buffer" in include:
+                self.replay_buffer = as_sb3s(buffer)
+            super().save(path, exclude, include)
+        finally:
+            self.replay_buffer = buffer
+
+    def _take_buffer(self) -> None:
+        """Put a buffer of ours, with the same arrays, where one of SB3's class was loaded."""
         if self.engine != "torch" and type(self.replay_buffer) in SB3S_BUFFERS:
             ours: Any = HerReplayBuffer if type(self.replay_buffer) is SB3sHerReplayBuffer else ReplayBuffer
             self.replay_buffer = ours.taking(self.replay_buffer)

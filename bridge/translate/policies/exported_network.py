@@ -264,6 +264,8 @@ def export_head(space: Space) -> ActionHead:
         raise NotCompilable(str(error)) from error
     if head.start:
         raise NotCompilable(f"The actions of SB3's policies start at 0, but the action space is {space}.")
+    if head.dtype == "float16":
+        raise NotCompilable(f"SB3 gives environments float32, which would be rounded for the action space {space}.")
     return head
 
 
