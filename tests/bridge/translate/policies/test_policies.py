@@ -187,6 +187,7 @@ def test_tells_whether_training_mode_is_different(cls, active):
     [
         (lambda: make(spaces.Discrete(3, start=1)), "Observations of Discrete"),
         (lambda: make(action=spaces.Discrete(3, start=1)), "start at 0"),
+        (lambda: make(action=spaces.Box(-1, 1, (2,), np.float16)), "would be rounded for the action space"),
         (
             lambda: extractor(network_of(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")), SMALL_IMAGE),
             "padding_mode='reflect' cannot be translated to JAX",
