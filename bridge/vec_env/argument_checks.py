@@ -52,7 +52,9 @@ def env_indices_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
     if indices is None:
         return list(range(num_envs))
     is_one = (
-        isinstance(indices, str | bytes) or not isinstance(indices, Iterable) or getattr(indices, "ndim", None) == 0
+        isinstance(indices, str | bytes | Mapping)
+        or not isinstance(indices, Iterable)
+        or getattr(indices, "ndim", None) == 0
     )
     given: Any = [indices] if is_one else indices
     return [integer("indices", index, -num_envs, num_envs - 1) % num_envs for index in given]
