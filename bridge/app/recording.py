@@ -46,7 +46,7 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path, best:
         episodes = record(model, out, env, n_episodes, seed=seed, fps=fps, max_steps=MOST_STEPS + 1)
     returns = ", ".join(f"{gained:.2f}" for gained in episodes.returns)
     steps = episodes.lengths.sum()
-    is_cut = steps > MOST_STEPS and episodes.truncated[-1]  # at MOST_STEPS by a limit of its own
+    is_cut = steps > MOST_STEPS and episodes.truncated[-1]  # else the environment's limit may have ended it
     return f"Wrote {out}: return {returns}" + (f", cut after {steps} steps" if is_cut else "")
 
 

@@ -379,6 +379,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
                 samples.append(buffer.sample(batch_size, env=self._vec_normalize_env))
             plan = self._current_plan(self.env) if "replay_buffer" in plan.user_code else plan
             if plan.learner is None:  # by what a user's buffer did
+                require_weights_known(buffer, plan)
                 self._n_updates, called["replay_buffer"] = num_before + first, with_drawn(buffer, samples)
                 with self._session.sb3s_train(self, called):
                     return super().train(gradient_steps - first, batch_size)

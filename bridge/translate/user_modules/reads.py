@@ -120,7 +120,7 @@ def hidden_names(module: nn.Module, base: type) -> set[str]:
     hidden = set()
     for name in users_names(type(module)) - PASSIVE:
         value = inspect.getattr_static(type(module), name)
-        # A property with a name of its own is read by its own code only.
+        # A property with a new name is read by the module's own code only.
         is_own = not hasattr(type(value), "__set__") or (
             type(value) is property and not value.fset and name not in read
         )
