@@ -150,9 +150,11 @@ class Actor:
         steps, last = (rollout.observation, rollout.action, rollout.reward, done), self.network.from_host(last)
         return [np.asarray(part) for part in self.compiled.evaluate(self.params, steps, last, gamma, gae_lambda)]
 
-    def evaluate_steps(self, rollout: Rollout, weights: np.ndarray) -> list[np.ndarray]:
+    def evaluate_steps(
+        self, observation: Observation, action: np.ndarray | jax.Array, weights: np.ndarray
+    ) -> list[np.ndarray]:
         """Return values and log-probabilities of a rollout with other weights, a vector, each (n_steps, num_envs)."""
-        return [np.asarray(part) for part in self.compiled.evaluate_steps(weights, rollout.observation, rollout.action)]
+        return [np.asarray(part) for part in self.compiled.evaluate_steps(weights, observation, action)]
 
 
 def _remembered(memory: dict[str, Memory] | None) -> tuple[dict[str, Memory], ...]:

@@ -10,12 +10,9 @@ compiled call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
 
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -29,20 +26,6 @@ from bridge.engine.user_code.signals import has_handlers
 from bridge.sb3 import Algorithm
 
 log = logging.getLogger("jaxenvs.sb3")
-
-
-def already_called(plan: Plan, settings: object) -> dict[str, object]:
-    """Return what takes the place of schedules and methods in SB3's `train` if these, which have been called, are the
-    user's."""
-    if not plan.user_code:
-        return {}
-    values = [(name, getattr(settings, name)) for name in ("clip_range", "clip_range_vf") if name in plan.user_code]
-    return {"_update_learning_rate": lambda _: None, **{name: lambda _, value=value: value for name, value in values}}
-
-
-def with_drawn(buffer: ReplayBuffer, samples: list[Any]) -> SimpleNamespace:
-    """Return what takes the place of a replay buffer in SB3's `train` if some samples have been drawn already."""
-    return SimpleNamespace(sample=lambda *args, **kwargs: samples.pop(0) if samples else buffer.sample(*args, **kwargs))
 
 
 class Session:
@@ -107,20 +90,12 @@ class Session:
             self.forget()
 
     @contextmanager
-    def sb3s_train(self, algorithm: Algorithm, called: Mapping[str, object]) -> Iterator[None]:
-        """Run SB3's `train`, with `called` instead of what has been called already."""
+    def sb3s_train(self, algorithm: Algorithm) -> Iterator[None]:
+        """Run SB3's `train`."""
         if algorithm.engine == "auto" and algorithm.device.type == "cpu":
             keep_freed_memory()
-        attributes = vars(algorithm)
-        before = {name: attributes[name] for name in called if name in attributes}
-        attributes.update(called)
-        try:
-            with self.sb3s_loop():  # the policy may be the user's
-                yield
-        finally:
-            for name in called:
-                del attributes[name]
-            attributes.update(before)
+        with self.sb3s_loop():  # the policy may be the user's
+            yield
 
     def current_plan(self, algorithm: Algorithm, env: VecEnv | None) -> Plan:
         """Return the plan. It is made anew if something that it depends on has changed."""

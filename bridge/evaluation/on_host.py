@@ -32,7 +32,7 @@ def evaluate_on_host(
     if max_steps is not None:
         raise ValueError(
             f"max_steps is only for JAX environments, got {max_steps}. Wrap other environments in Gymnasium's "
-            "TimeLimit."
+            "TimeLimit, inside of a Monitor."
         )
     venv = _in_monitor(env) if isinstance(env, gymnasium.Env) else env
     venv.seed(seed)
@@ -44,6 +44,11 @@ def evaluate_on_host(
         # Where a Monitor is, SB3 counts the episodes that it saw end. A wrapper around it may end others, as a life.
         if local["done"] and ("episode" in local["info"] or not local["is_monitor_wrapped"]):
             truncated.append(bool(local["info"].get("TimeLimit.truncated", False)))
+        elif local["done"] and local["info"].get("TimeLimit.truncated", False):
+            raise ValueError(
+                "env must have its Monitor outside of what truncates its episodes, such as a TimeLimit, got it inside, "
+                "where it does not see them end: Monitor(TimeLimit(env, max_episode_steps))."
+            )
 
     own = unwrap_vec_wrapper(venv, VecNormalize)
     training = own is not None and own.training

@@ -112,12 +112,18 @@ class SerialVecEnv(DummyVecEnv):
         return self._as_observation(observations), rewards.astype(np.float32), dones, infos
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of each environment, which has no Monitor around it that would take it in SB3.
+        """Set an attribute of each environment, in which no Monitor of ours would take it, as it does in SB3.
 
         A numeric parameter of a JAX environment is changed through all wrappers.
         """
         for env in self._get_target_envs(indices):
             set_attribute(env, attr_name, value)
+
+    def env_method(self, method_name: str, *args: Any, indices: VecEnvIndices = None, **kwargs: Any) -> list[Any]:
+        """Call a method of each environment, as SB3 does. With "reset", it may begin their episodes."""
+        results: list[Any] = super().env_method(method_name, *args, indices=indices, **kwargs)
+        self._has_begun |= method_name == "reset"
+        return results
 
     def env_is_wrapped(self, wrapper_class: WrapperClass, indices: VecEnvIndices = None) -> list[bool]:
         """Return SB3's result, but always True for Monitor, because the infos of ended episodes have its `episode`."""

@@ -21,26 +21,22 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
-from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer, add_quickly, require_weights_known
+from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer, add_quickly
 from bridge.engine.acting import Actor
 from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.engine.callbacks.known import looks, needs_rollouts, rollouts_per_call, steps_until_needed
 from bridge.engine.callbacks.taken_steps import after_step, count_steps
-from bridge.engine.off_policy import host_loop, jax_steps
+from bridge.engine.off_policy import host_loop, host_updates, jax_steps
 from bridge.engine.off_policy.compiled_training import most_steps, run_steps
 from bridge.engine.plan import Mode, Plan
-from bridge.engine.session import already_called, with_drawn
-from bridge.engine.update import update_from_samples
 from bridge.engine.user_code.signals import handlers_wait
 from bridge.randomness import get_random_state
-from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer
+from bridge.replay import HerReplayBuffer
 from bridge.sb3 import Infos
 from bridge.translate.action_noise import export_noise_if_known, noise_state, write_noise_state
 from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
-MOST_TOGETHER = 128  # gradient steps in one compiled function on the host
-LEAST_PRIORITY = 1e-6  # added to errors that become priorities, so that every transition can still be drawn
 FEW_STEPS = 4  # a `learn` of at most this many takes less time in SB3's loop than in the compiled function
 
 
@@ -50,6 +46,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     # Where training is between two updates. A checkpoint that is saved there continues from there.
     _iteration = _step_of_iteration = 0
     _update_is_due = False
+    # The `train_freq` of an iteration that has begun, whose steps and update a changed `train_freq` does not concern.
+    _begun_with: TrainFreq | None = None
     # Whether SB3's loop collects on JAX environments; the steps of its iteration so far; what it keeps in JAX.
     _collects_on_jax = False
     _steps_on_jax = 0
@@ -102,6 +100,16 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     def _count_step(self) -> None:
         """Do what SB3's `_on_step` does, except for updating the targets, which the compiled function has done."""
 
+    @property
+    def _frequency(self) -> TrainFreq:
+        """The `train_freq` of the present iteration, or of the next one."""
+        return self._next_frequency if self._begun_with is None else self._begun_with
+
+    @property
+    def _next_frequency(self) -> TrainFreq:
+        assert isinstance(self.train_freq, TrainFreq)  # SB3's `_setup_model` has converted it
+        return self.train_freq
+
     # --- In one compiled function -------------------------------------------------------------------------------
 
     def go_on_with(self, action_noise: ActionNoise | None) -> None:
@@ -115,21 +123,22 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self.action_noise = noise  # SB3 has reset it
         assert self.replay_buffer is not None
         # A zip may have been saved while an update was pending, and without the replay buffer that it learns from.
-        if self.num_timesteps == 0 or (self._update_is_due and not self.replay_buffer.size()):
+        cannot_update = self._update_is_due and not self.replay_buffer.size()
+        if self.num_timesteps == 0 or cannot_update or self._frequency != self._next_frequency:
             self._begin_iteration()
         return given
 
     def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
         if getattr(self.train, "__func__", None) is CompiledOffPolicyAlgorithm.train:
             # Fail now rather than at the first update.
-            require_weights_known(self.replay_buffer, self._current_plan(self.env))
+            host_updates.require_weights_known(self.replay_buffer, self._current_plan(self.env))
         pace, can_continue = Pace(), True
         is_short = self._step_of_iteration == 0 and total_timesteps - self.num_timesteps <= FEW_STEPS * self.n_envs
         try:
             while can_continue and (self.num_timesteps < total_timesteps or self._step_of_iteration):
-                taken, now = self._step_of_iteration, self._frequency  # `train_freq` may have been another one before
-                if taken and (now.unit is not TrainFrequencyUnit.STEP or taken >= now.frequency):
-                    self._begin_iteration()
+                if self._frequency != self._next_frequency and self._step_of_iteration == 0:
+                    self._update_if_due()  # of an iteration with the former `train_freq`
+                    self._begun_with = None
                 if not is_short and self._current_plan(self.env).mode is Mode.COMPILED and self._is_quiet(callback):
                     can_continue = self._run_steps(callback, log_interval, pace)
                 else:
@@ -171,10 +180,11 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         taken = self._step_of_iteration  # if the mode has changed within an iteration, this runs only the rest of it
         if self._steps_on_jax:  # an iteration was interrupted
             self._begin_iteration()
+        self._begun_with = frequency = self._frequency
         assert self.env is not None
         rollout = self.collect_rollouts(
             self.env,
-            train_freq=self._frequency._replace(frequency=self._frequency.frequency - taken),
+            train_freq=frequency._replace(frequency=frequency.frequency - taken),
             action_noise=self.action_noise,
             callback=callback,
             learning_starts=self.learning_starts,
@@ -187,7 +197,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             gradient_steps = self.gradient_steps if self.gradient_steps >= 0 else timesteps
             plan = self._current_plan(self.env)
             if gradient_steps > 0 and plan.mode is Mode.COMPILED and plan.mesh is None:
-                self._update_is_due = True
+                self._begun_with, self._update_is_due = frequency, True
                 self._update_if_due()
             elif gradient_steps > 0:
                 self.train(batch_size=self.batch_size, gradient_steps=gradient_steps)
@@ -195,7 +205,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
 
     def _run_steps(self, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
         """Run the compiled function until the callback needs a step, and count its steps. Return False to stop."""
-        train_freq, num_envs, begun = self._frequency.frequency, self.n_envs, self._step_of_iteration
+        num_envs, begun, self._begun_with = self.n_envs, self._step_of_iteration, self._frequency
+        train_freq = self._begun_with.frequency
         self._random_before_rollout = None  # it belongs to rollouts on the host
         if (has_hooks := needs_rollouts(callback)) and begun == 0:
             self._update_if_due()  # as SB3 does before a rollout starts
@@ -206,7 +217,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             return True
         to_end = train_freq - begun
         left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
-        left *= rollouts_per_call(callback) > 1
+        left *= rollouts_per_call(callback) > 1 and self._begun_with == self._next_frequency
         until_needed = steps_until_needed(callback, self.num_timesteps, num_envs)
         most = pace.next(min(most_steps(num_envs), until_needed, left + to_end))
         # Whole iterations, of which that which reaches the end is finished, as in SB3.
@@ -257,7 +268,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     def _begin_iteration(self) -> None:
         # A new number, because an iteration that was cut short must not draw the same random numbers again.
         self._iteration += self._step_of_iteration > 0 or self._steps_on_jax > 0
-        self._step_of_iteration, self._steps_on_jax, self._update_is_due = 0, 0, False
+        self._step_of_iteration, self._steps_on_jax, self._update_is_due, self._begun_with = 0, 0, False, None
 
     def _progress(self) -> tuple[Progress, np.ndarray | None, np.ndarray]:
         """Return where training is, for the compiled function; the state of the action noise; and the key's data."""
@@ -356,44 +367,10 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         """Update the networks as SB3's `train`, in one compiled function if the policy and its optimizers allow it."""
         if batch_size is None:
             batch_size = inspect.signature(super().train).parameters["batch_size"].default
-        plan, buffer, called = self._current_plan(self.env), self.replay_buffer, dict[str, object]()
-        if plan.learner is not None and buffer is not None:
-            self._update_learning_rate(self._optimizers(plan))
-            called = already_called(plan, settings := self._settings_now())
-            plan = self._current_plan(self.env) if called else plan
-        if plan.learner is None or buffer is None:
-            require_weights_known(buffer, plan)
-            with self._session.sb3s_train(self, called):
-                return super().train(gradient_steps, batch_size)
-        num_before, settings = self._n_updates, settings.replace(learning_rate=plan.learner.learning_rates())
-        # Where the number of updates depends on the length of an episode, each number would be compiled separately.
-        is_fixed = self.gradient_steps > 0 or self._frequency.unit is TrainFrequencyUnit.STEP
-        # Else one at a time: priorities depend on the batch before, and a user's buffer may read the model.
-        prioritized = buffer if isinstance(buffer, PrioritizedReplayBuffer) else None
-        most = MOST_TOGETHER if is_fixed and prioritized is None and "replay_buffer" not in plan.user_code else 1
-        sums: dict[str, float] = {}
-        for first in range(0, gradient_steps, most):
-            samples: list[Any] = []
-            for _ in range(min(most, gradient_steps - first)):
-                self._n_updates += self.COUNTS_BEFORE_SAMPLING
-                samples.append(buffer.sample(batch_size, env=self._vec_normalize_env))
-            plan = self._current_plan(self.env) if "replay_buffer" in plan.user_code else plan
-            if plan.learner is None:  # by what a user's buffer did
-                require_weights_known(buffer, plan)
-                self._n_updates, called["replay_buffer"] = num_before + first, with_drawn(buffer, samples)
-                with self._session.sb3s_train(self, called):
-                    return super().train(gradient_steps - first, batch_size)
-            with handlers_wait():
-                before, after = num_before + first, num_before + first + len(samples)
-                self.key, metrics, errors = update_from_samples(
-                    plan, settings, before, samples, self.action_space, self.key, first
-                )
-            if prioritized is not None and errors is not None:
-                prioritized.update_priorities(samples[0].indices, errors[0] + LEAST_PRIORITY)
-            for name, value in metrics.items():
-                sums[name] = sums.get(name, 0.0) + value * settings.num_averaged(name, before, after)
-        self._n_updates = num_before + gradient_steps
-        self._record_compile_time()
-        counts = {name: settings.num_averaged(name, num_before, self._n_updates) for name in sums}
-        self._record(settings, {name: total / max(counts[name], 1) for name, total in sums.items()}, num_before)
-        return None
+        sb3s = super().train
+
+        def by_sb3(gradient_steps: int) -> None:
+            with self._session.sb3s_train(self):
+                sb3s(gradient_steps, batch_size)
+
+        host_updates.train(self, gradient_steps, batch_size, by_sb3)

@@ -23,6 +23,7 @@ from stable_baselines3.common.utils import explained_variance
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
+from bridge.engine.already_called import already_called
 from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.engine.callbacks.known import looks, needs_rollouts, rollouts_per_call, steps_until_needed
 from bridge.engine.callbacks.taken_steps import count_steps
@@ -33,7 +34,6 @@ from bridge.engine.on_policy.jax_rollout import OnJax
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.rollout_buffer import read_rollout
 from bridge.engine.runtime import compile_meanwhile
-from bridge.engine.session import already_called
 from bridge.engine.update import rollout_update, run_update
 from bridge.engine.user_code.signals import handlers_wait
 from bridge.randomness import get_random_state
@@ -260,17 +260,20 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
 
     def train(self) -> None:
         """Update the policy as SB3's `train`, in one compiled function if the policy and its optimizer allow it."""
-        plan, is_full = self._current_plan(self.env), self.rollout_buffer.full
-        called: dict[str, object] = {}
-        if plan.learner is not None and is_full:
-            # The policy stays in evaluation mode: no compiled module behaves differently in training mode, and
-            # switching takes time.
-            self._update_learning_rate(self.policy.optimizer)
-            called = already_called(plan, settings := self._settings_now())
-            plan = self._current_plan(self.env) if called else plan
-        if plan.learner is None or not is_full:
-            with self._session.sb3s_train(self, called):
+        plan = self._current_plan(self.env)
+        if plan.learner is None or not self.rollout_buffer.full:
+            with self._session.sb3s_train(self):
                 return super().train()
+        # The policy stays in evaluation mode: no compiled module behaves differently in training mode, and switching
+        # takes time.
+        self._update_learning_rate(self.policy.optimizer)
+        settings = self._settings_now()
+        if plan.user_code:  # which may have changed anything
+            settings = settings.replace(learning_rate=self.policy.optimizer.param_groups[0]["lr"])
+            before, plan = plan, self._current_plan(self.env)
+            if plan.learner is None or not self.rollout_buffer.full:
+                with self._session.sb3s_train(self), already_called(self, before, settings):
+                    return super().train()
         if self._compiling is not None:
             wait([self._compiling])
             self._compiling = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer as SB3sReplayBuffer
@@ -12,14 +12,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.save_util import save_to_pkl
-from stable_baselines3.common.type_aliases import TrainFreq
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from bridge.algorithms.common.compiled_algorithm import SavePath
-from bridge.engine.plan import Plan
-from bridge.errors import NotCompilable
 from bridge.host_env.step_infos import StepInfos
-from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from bridge.replay import HerReplayBuffer, ReplayBuffer
 from bridge.replay.rows import Rows, as_sb3s
 from bridge.sb3 import SB3S_BUFFERS, NStepReplayBuffer
 
@@ -30,13 +27,7 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
     engine: str
     _last_obs: np.ndarray | dict[str, np.ndarray]  # None only before the first reset
 
-    @property
-    def _frequency(self) -> TrainFreq:
-        assert isinstance(self.train_freq, TrainFreq)  # SB3's `_setup_model` has converted it
-        return self.train_freq
-
     def _setup_model(self) -> None:
-        self._take_buffer()
         # The buffer is created before SB3 would create one. `replay_buffer_class` still names SB3's class, so that a
         # zip does not depend on this package. SB3 refuses a HerReplayBuffer without environments, so that case is left
         # to it.
@@ -81,7 +72,9 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
             )
 
     def save_replay_buffer(self, path: SavePath) -> None:
-        """Save the replay buffer as a pickle, as SB3 does. SB3 can load it where jaxenvs is not installed.
+        """Save the replay buffer as a pickle, as SB3 does.
+
+        SB3 can load it where jaxenvs is not installed, unless the buffer has priorities or is in files.
 
         Args:
           path: the file.
@@ -109,6 +102,15 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
         finally:
             self.replay_buffer = buffer
 
+    @classmethod
+    def load(cls, path: SavePath, *args: Any, **kwargs: Any) -> Self:
+        """Load a model as SB3 does. A replay buffer of the zip becomes one of ours, and one that is passed stays."""
+        given = inspect.signature(super().load).bind(path, *args, **kwargs).arguments
+        model = super().load(path, *args, **kwargs)
+        if "replay_buffer" not in {**(given.get("custom_objects") or {}), **given.get("kwargs", {})}:
+            model._take_buffer()
+        return model
+
     def _take_buffer(self) -> None:
         """Put a buffer of ours, with the same arrays, where one of SB3's class was loaded."""
         if self.engine != "torch" and type(self.replay_buffer) in SB3S_BUFFERS:
@@ -125,17 +127,3 @@ def add_quickly(
     if type(infos) is StepInfos and not infos.ended and not getattr(buffer, "copy_info_dict", False):
         infos = [{}] * len(infos)  # they are created when they are read, and only infos of ends matter
     buffer.add(obs, next_obs, action, reward, dones, infos)
-
-
-def require_weights_known(buffer: object, plan: Plan) -> None:
-    """Check that updates use the importance weights of a buffer with priorities.
-
-    Raises:
-      NotCompilable: updates are SB3's, which ignore weights.
-    """
-    if plan.learner is None and isinstance(buffer, PrioritizedReplayBuffer):
-        raise NotCompilable(
-            "A PrioritizedReplayBuffer requires compiled updates, because SB3's train() ignores importance weights. "
-            "Override train() to apply the weights yourself, or change what keeps the updates from being compiled: "
-            + " ".join(plan.reasons)
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -28,6 +29,8 @@ from bridge.sb3 import Infos, OnPolicy
 from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.learn import Masked, Recalled, Rollout
 from jaxenvs.learn.interfaces import Arrays, Observation, unmasked
+
+ValuesOf = Callable[[Arrays, Memory | None, np.ndarray], np.ndarray]
 
 # The last observations of truncated episodes are evaluated in batches of at most this many.
 MOST_ROWS = 256
@@ -149,13 +152,12 @@ class HostRollout:
             return False
         self._end_episodes(step, ended, infos, dones)
         self._store(step, observation, seen, actions, rewards)
-        if self._runs_user_code or self._shows_ends:  # the weights may be others after the next step
-            self._add_last_values()
         algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
         if before is not None and step == self._n_steps - 1:
             keep_memory(algorithm, self._memory)
         if rest:  # PyTorch has acted
             self._buffer.values[step], self._buffer.log_probs[step] = rest
+            self._add_last_values()
         elif self._runs_user_code or (self._shows_ends and ended):
             self._watch(step)
         return True
@@ -172,14 +174,25 @@ class HostRollout:
         is_same = same_numbers(params.read(), self._weights) if arrays is None else arrays.has_weights(params)
         if is_same and plan.acts_as_planned(algorithm.policy):
             return
-        evaluated = self._actor.evaluate_steps(self._rollout(), self._weights)
+        rollout, actor = self._rollout(), self._actor
+        evaluated = actor.evaluate_steps(rollout.observation, rollout.action, self._weights)
         self._buffer.values[: step + 1], self._buffer.log_probs[: step + 1] = (each[: step + 1] for each in evaluated)
+
+        def values_before(batch: Arrays, memory: Memory | None, starts: np.ndarray) -> np.ndarray:
+            seen = actor.network.from_host(batch if memory is None else Recalled(batch, memory, starts))
+            rows = jax.tree.map(lambda leaf: leaf[None], seen)  # as a rollout of one step
+            actions = np.zeros((1, len(starts), *rollout.action.shape[2:]), rollout.action.dtype)
+            values: np.ndarray = actor.evaluate_steps(rows, actions, self._weights)[0][0]
+            return values
+
+        self._add_last_values(step, values_before)
         before, after = self._generator
         if torch.equal(torch.get_rng_state(), after):  # else code of the user has drawn or seeded
             torch.set_rng_state(before)
             self._actor.draw_noise(self._env.num_envs, step + 1, self._sde_sample_freq)
         self._actor = None
         self._leave_device()
+        self._add_last_values()
         if self._memory is not None:
             keep_memory(algorithm, self._memory)
 
@@ -277,19 +290,25 @@ class HostRollout:
         if self._runs_user_code or self._shows_ends:
             self._session.forget()
 
-    def _add_last_values(self) -> None:
+    def _values_now(self, batch: Arrays, memory: Memory | None, starts: np.ndarray) -> np.ndarray:
+        # By PyTorch: there are few values, and a function would be compiled for each number of them.
+        tensors = self._algorithm.policy.obs_to_tensor(batch)[0]
+        return values_in_torch(self._algorithm, tensors, memory, starts).flatten().cpu().numpy()
+
+    def _add_last_values(self, before: int | None = None, values_of: ValuesOf | None = None) -> None:
         """Add the discounted values of the last observations of truncated episodes to the rewards, each value once.
 
-        PyTorch computes the values: there are few, and a function would be compiled for each number of them.
+        Args:
+          before: only for episodes that were truncated before this step.
+          values_of: by default, the policy as it is now.
         """
-        algorithm, truncated = self._algorithm, self._truncated
-        for first in range(0, len(truncated), MOST_ROWS):
-            steps, indices, observations, memories = zip(*truncated[first : first + MOST_ROWS])
+        due = [each for each in self._truncated if before is None or each[0] < before]
+        for first in range(0, len(due), MOST_ROWS):
+            steps, indices, observations, memories = zip(*due[first : first + MOST_ROWS])
             batch, memory = (jax.tree.map(lambda *leaves: np.stack(leaves), *each) for each in (observations, memories))
-            tensors = algorithm.policy.obs_to_tensor(batch)[0]
-            values = values_in_torch(algorithm, tensors, memory, np.zeros(len(steps), bool))
-            self._buffer.rewards[steps, indices] += algorithm.gamma * values.flatten().cpu().numpy()
-        truncated.clear()
+            values = (values_of or self._values_now)(batch, memory, np.zeros(len(steps), bool))
+            self._buffer.rewards[steps, indices] += self._algorithm.gamma * values
+        self._truncated = self._truncated[len(due) :]
 
 
 def _act_in_torch(algorithm: OnPolicy, observation: Any) -> tuple[object, ...]:

@@ -154,10 +154,11 @@ class _Acting:
             observation = Recalled(observation, of_states(arguments[0]), starts)
         self._actor.refresh()
         noise = self._draw(self._env.num_envs) if self._on_jax is None else self._on_jax.noise()
-        action, _, value, log_prob, *memory = self._actor.act_and_evaluate(observation, noise)
+        action, to_env, value, log_prob, *memory = self._actor.act_and_evaluate(observation, noise)
         if self._on_jax is not None:
             self._on_jax.acted(value)
-        return self._as_tensors(action, value, log_prob, memory)
+        is_box = isinstance(self._algorithm.action_space, spaces.Box)
+        return self._as_tensors(action if is_box else to_env, value, log_prob, memory)
 
     def _as_tensors(self, action: np.ndarray, value: np.ndarray, log_prob: np.ndarray, memory: list[Memory]) -> object:
         """Return what SB3's `forward` returns."""

@@ -16,6 +16,8 @@ from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 from bridge.host_env.processes.worker_main import shared_arrays
 from bridge.sb3 import Space
 
+# Of a number in an action, at most.
+ACTION_BYTES = 8
 # Where observations are: one of two slots has those before a step, the other those after it; then the terminal ones.
 PLACES = (0, 1, "terminal")
 
@@ -41,7 +43,9 @@ class StepMemory:
             "rewards": ("f8", (num_envs,)),
             "terminated": ("?", (num_envs,)),
             "truncated": ("?", (num_envs,)),
-            "actions": (_dtype_of_actions(action_space).str, (num_envs, *(action_space.shape or ()))),
+            # As bytes, because environments get the dtype that the caller passes, as from SB3's SubprocVecEnv.
+            "actions": ("u1", (num_envs, ACTION_BYTES * int(np.prod(action_space.shape or ())))),
+            "dtype": ("S8", (num_envs,)),
         }
         for key in keys:
             if shapes[key] is None or np.dtype(dtypes[key]).kind not in "biuf":
@@ -49,10 +53,13 @@ class StepMemory:
             for place in PLACES:
                 fields[place, key] = np.dtype(dtypes[key]).str, (num_envs, *shapes[key])
         arrays = shared_arrays(file, fields)
-        self.rewards, self.terminated, self.truncated, self.actions = (
-            arrays[name] for name in ("rewards", "terminated", "truncated", "actions")
+        self.rewards, self.terminated, self.truncated, self.actions, self._dtype = (
+            arrays[name] for name in ("rewards", "terminated", "truncated", "actions", "dtype")
         )
         self.observations = {place: {key: arrays[place, key] for key in keys} for place in PLACES}
+        self._action_shape = num_envs, *(action_space.shape or ())
+        self._accepts = _dtype_of_actions(action_space)
+        self._written: np.dtype[Any] | None = None
         # SB3 samples binary actions as floats.
         self._casting: Any = "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
         self.layout = pickle.dumps((fields, keys))
@@ -60,9 +67,16 @@ class StepMemory:
     def write_actions(self, actions: npt.ArrayLike) -> None:
         """Write the actions of all environments to where their workers read them, or raise and write nothing."""
         actions = np.asarray(actions)
-        if actions.shape != self.actions.shape:
-            raise ValueError(f"actions must have shape {self.actions.shape}, got {actions.shape}.")
-        np.copyto(self.actions, actions, casting=self._casting)
+        if actions.shape != self._action_shape:
+            raise ValueError(f"actions must have shape {self._action_shape}, got {actions.shape}.")
+        if self._written is None or actions.dtype != self._written:
+            is_number = actions.dtype.kind in "biuf" and actions.dtype.itemsize <= ACTION_BYTES
+            if not (is_number and np.can_cast(actions.dtype, self._accepts, self._casting)):
+                raise TypeError(f"actions must be {self._accepts} or cast safely to it, got {actions.dtype}.")
+            self._dtype[:] = actions.dtype.str.encode()
+            self._written = actions.dtype
+        rows = np.ascontiguousarray(actions).reshape(len(actions), -1).view(np.uint8)
+        self.actions[:, : rows.shape[1]] = rows
 
     def copy_observations(self, place: int | str, at: slice | int) -> VecEnvObs:
         """Return observations of some environments, or of one, as SB3 expects them."""
@@ -93,7 +107,7 @@ def anonymous_file() -> IO[bytes]:
 
 
 def _dtype_of_actions(space: Space) -> np.dtype[Any]:
-    """Return the dtype in which SB3's policies pass actions to environments."""
+    """Return the dtype to which actions must cast."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return np.dtype(np.int64)
     dtype = np.dtype(space.dtype)

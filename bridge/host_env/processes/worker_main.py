@@ -275,7 +275,7 @@ class Worker:
     def do(self, kind: int, slot: int, payload: bytes) -> bytes:
         """Carry out a command, and return the answer."""
         if kind == STEP:
-            report = self.serial_envs.step(list(self._actions.copy()), self._observations[slot], *self._outcome)
+            report = self.serial_envs.step(self._read_actions(), self._observations[slot], *self._outcome)
             for index, observation in report.terminal.items():
                 for key, array in self._terminal.items():
                     array[index] = observation if key is None else observation[key]
@@ -293,6 +293,11 @@ class Worker:
         if kind == SHARE:
             return self._share(*pickle.loads(payload))
         return self._start(*pickle.loads(payload))
+
+    def _read_actions(self) -> list[Any]:
+        dtype, shape = np.dtype(self._dtype[0].decode()), self.serial_envs.envs[0].action_space.shape or ()
+        rows = self._actions[:, : dtype.itemsize * int(np.prod(shape))].copy()  # which environments may keep
+        return list(rows.view(dtype).reshape(-1, *shape))
 
     def _start(self, path: list[str], first: int, pickled: bytes, again: bool) -> bytes:
         """Make the environments; if a previous process had them, with a factory's `again` where it has one.
@@ -314,7 +319,7 @@ class Worker:
     def _share(self, fields: dict[object, tuple[str, tuple[int, ...]]], keys: Sequence[Key]) -> bytes:
         own = slice(self.first, self.first + len(self.serial_envs.envs))
         arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
-        self._actions = arrays["actions"]
+        self._actions, self._dtype = arrays["actions"], arrays["dtype"]
         self._outcome = arrays["rewards"], arrays["terminated"], arrays["truncated"]
         self._observations = [{key: arrays[slot, key] for key in keys} for slot in range(2)]
         self._terminal = {key: arrays["terminal", key] for key in keys}

@@ -8,6 +8,8 @@ import pytest
 import stable_baselines3
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
@@ -38,6 +40,12 @@ class Odd(gymnasium.Env):
         self.seen.append(action)
         self.count += 1
         return np.full(1, self.count, np.float32), self.reward, self.count == 3, False, self.info
+
+
+class Endless(Odd):
+    def step(self, action):
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, False, truncated, info
 
 
 @pytest.fixture
@@ -144,3 +152,48 @@ def test_an_evaluation_counts_the_episodes_of_the_monitor_that_is_there():
     ours = bridge.evaluate(model, lives, 2)
     assert (ours.returns.tolist(), ours.lengths.tolist()) == (returns, lengths) == ([3.0, 3.0], [3, 3])
     assert ours.terminated.tolist() == [True, True]
+
+
+def test_a_monitor_that_does_not_see_the_episodes_end_is_an_error():
+    env = TimeLimit(Monitor(Endless()), 5)
+    model = bridge.PPO("MlpPolicy", Odd(), n_steps=8, batch_size=8, device="cpu")
+    with pytest.raises(ValueError, match=r"env must have its Monitor outside"):
+        bridge.evaluate(model, env, 2)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize(
+    ("space", "actions"),
+    [
+        (spaces.Box(0, 2**40, (1,), np.int64), np.array([[2**24 + 1]])),
+        (spaces.Box(-1, 1, (2,), np.float16), np.array([[0.1, 0.2]], np.float32)),
+        (spaces.MultiBinary(2), np.array([[1, 0]], np.float32)),
+        (spaces.Discrete(5), np.array([3], np.uint8)),
+    ],
+)
+def test_environments_get_actions_as_they_were_passed(make, name, space, actions):
+    venv = make(name, functools.partial(Odd, action_space=space), 1)
+    venv.reset()
+    for _ in range(2):
+        venv.step(actions)
+    for seen in venv.get_attr("seen")[0]:
+        assert (seen.dtype, seen.tolist()) == (actions.dtype, actions[0].tolist())
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_episodes_may_be_begun_by_hand(make, name):
+    venv = make(name, Odd, 1)
+    venv.env_method("reset", seed=3)
+    assert venv.step([0])[0] == 1
+
+
+class Looks(BaseCallback):
+    def _on_step(self):
+        return True
+
+
+@pytest.mark.parametrize("callback", [None, Looks()])
+def test_binary_actions_are_floats_as_from_sb3(make, callback):
+    venv = make("serial", functools.partial(Odd, action_space=spaces.MultiBinary(2)), 1)
+    bridge.A2C("MlpPolicy", venv, n_steps=3, device="cpu").learn(3, callback)
+    assert {each.dtype for each in venv.get_attr("seen")[0]} == {np.dtype(np.float32)}

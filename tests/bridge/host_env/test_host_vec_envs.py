@@ -222,7 +222,7 @@ def test_a_call_between_step_async_and_step_wait_disturbs_nothing(processes):
     ("actions", "error", "message"),
     [
         (np.zeros(2, int), ValueError, r"actions must have shape \(3,\), got \(2,\)"),
-        (np.zeros(3), TypeError, "Cannot cast"),
+        (np.zeros(3), TypeError, "actions must be int64 or cast"),
     ],
 )
 def test_actions_of_another_shape_or_kind_are_refused(processes, actions, error, message):

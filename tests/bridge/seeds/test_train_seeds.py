@@ -135,6 +135,7 @@ def ppo(env="CartPole-v1", cls=bridge.PPO, **settings):
         (lambda: ppo(make_vec_env("CartPole-v1", backend="serial")), "wrapped in VecNormalize; got SerialVecEnv"),
         (lambda: ppo(VecFrameStack(make_vec_env("CartPole-v1"), 2)), "wrapped in VecNormalize; got VecFrameStack"),
         (lambda: ppo(VecNormalize(make_vec_env("CartPole-v1"), norm_reward=False)), "with norm_reward=False"),
+        (lambda: ppo(VecNormalize(make_vec_env("CartPole-v1"), norm_obs=False)), "with norm_obs=False"),
         (lambda: ppo(VecNormalize(make_vec_env("CartPole-v1"), gamma=0.5)), "VecNormalize with gamma=0.5"),
         (lambda: ppo(with_statistics()), "VecNormalize with statistics of earlier steps"),
         (

@@ -1,7 +1,6 @@
 """Values that users' code writes outside of `learn` take effect in training, as with stock Stable-Baselines3."""
 
 import copy
-import io
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from gymnasium import spaces
 from stable_baselines3.common import utils
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecMonitor
 
 import bridge
@@ -28,7 +26,6 @@ from tests.bridge.algorithms.user_code.own_code_models import (
     vector,
     zero,
 )
-from tests.bridge.small_models import Noop
 from tests.environments import Counter
 
 # --- Methods of a subclass ------------------------------------------------------------------------------------------
@@ -323,45 +320,3 @@ def test_fps_does_not_count_compilation(monkeypatch):
     model._record_compile_time()
     assert before - start < 0
     assert model.start_time - before == 30 * 10**9
-
-
-# --- What is left of an interruption, and what zips hold --------------------------------------------------------------
-
-
-def test_a_shorter_train_freq_begins_a_new_iteration():
-    model = make(bridge.SAC, "JAX", train_freq=6).learn(12)
-    model._step_of_iteration = 5  # as Ctrl-C leaves it
-    model.train_freq = TrainFreq(4, TrainFrequencyUnit.STEP)
-    assert model.learn(4, reset_num_timesteps=False).num_timesteps == 16
-
-
-def test_an_iteration_that_ctrl_c_ended_has_not_begun_the_next_rollout():
-    starts = []
-
-    class Starts(Noop):
-        def _on_rollout_start(self):
-            starts.append(self.num_timesteps)
-
-    model = make(bridge.PPO, "JAX")
-    model._has_begun = True
-    model.learn(32, Starts())
-    assert starts == [0, 16]
-
-
-def test_a_replay_buffer_in_a_zip_is_sb3s():
-    model, file = make(bridge.SAC).learn(12), io.BytesIO()
-    buffer = model.replay_buffer
-    model.save(file, include=["replay_buffer"])
-    assert model.replay_buffer is buffer
-    stock = stable_baselines3.SAC.load(file).replay_buffer
-    assert type(stock) is ReplayBuffer
-    assert stock.size() == 12
-    ours = bridge.SAC.load(file).replay_buffer
-    assert type(ours) is bridge.ReplayBuffer
-    assert (ours.observations == buffer.observations).all()
-
-
-@pytest.mark.parametrize("lib", LIBRARIES)
-def test_n_steps_of_the_constructor_win(lib):
-    buffer = make(lib.SAC, n_steps=3, gamma=0.9, replay_buffer_kwargs={"n_steps": 2, "gamma": 0.5}).replay_buffer
-    assert (buffer.n_steps, buffer.gamma) == (3, 0.9)
