@@ -75,6 +75,13 @@ def already_sampled(algorithm: Any, samples: list[Any], done: int) -> Iterator[N
 
 
 @contextmanager
+def call_no_more(owner: object, name: str) -> Iterator[None]:
+    """Let other code not call a method that has been called, for the first time that it would."""
+    with _placed(owner, {name: [None]}):
+        yield
+
+
+@contextmanager
 def _placed(owner: object, results: dict[str, list[Any]]) -> Iterator[None]:
     placed: list[AlreadyCalled] = []
     try:

@@ -19,6 +19,9 @@ from bridge.contrib import is_maskable
 from bridge.sb3 import AnyEnv
 from jaxenvs import Evaluation
 
+# Episodes that a wrapper around the Monitor truncates one after another.
+MOST_UNSEEN = 100
+
 
 def evaluate_on_host(
     model: BaseAlgorithm | BasePolicy,
@@ -39,12 +42,17 @@ def evaluate_on_host(
     if (trained_in := missing_statistics(model, venv)) is not None:
         venv = with_statistics(venv, trained_in)
     truncated: list[bool] = []
+    unseen = 0
 
     def keep(local: dict[str, Any], _: object) -> None:
+        nonlocal unseen
         # Where a Monitor is, SB3 counts the episodes that it saw end. A wrapper around it may end others, as a life.
         if local["done"] and ("episode" in local["info"] or not local["is_monitor_wrapped"]):
             truncated.append(bool(local["info"].get("TimeLimit.truncated", False)))
+            unseen = 0
         elif local["done"] and local["info"].get("TimeLimit.truncated", False):
+            unseen += 1
+        if unseen > MOST_UNSEEN:  # SB3 would go on forever
             raise ValueError(
                 "env must have its Monitor outside of what truncates its episodes, such as a TimeLimit, got it inside, "
                 "where it does not see them end: Monitor(TimeLimit(env, max_episode_steps))."

@@ -32,10 +32,10 @@ class EpisodeStatistics:
         self.quiet_infos = QuietInfos(num_envs)
         self.t_start = time.time()
 
-    def begin(self) -> None:
-        """Start counting anew after a reset of all environments."""
-        self._returns[:] = 0
-        self._begun[:] = self._steps
+    def begin(self, at: Sequence[int] | slice = slice(None)) -> None:
+        """Start counting anew after a reset of some environments, by default of all."""
+        self._returns[at] = 0
+        self._begun[at] = self._steps
 
     def count(
         self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray

@@ -120,9 +120,12 @@ class SerialVecEnv(DummyVecEnv):
             set_attribute(env, attr_name, value)
 
     def env_method(self, method_name: str, *args: Any, indices: VecEnvIndices = None, **kwargs: Any) -> list[Any]:
-        """Call a method of each environment, as SB3 does. With "reset", it may begin their episodes."""
-        results: list[Any] = super().env_method(method_name, *args, indices=indices, **kwargs)
-        self._has_begun |= method_name == "reset"
+        """Call a method of each environment, as SB3 does."""
+        env_indices = env_indices_of(indices, self.num_envs)
+        results: list[Any] = super().env_method(method_name, *args, indices=env_indices, **kwargs)
+        if method_name == "reset":
+            self._has_begun = True
+            self._episodes.begin(env_indices)
         return results
 
     def env_is_wrapped(self, wrapper_class: WrapperClass, indices: VecEnvIndices = None) -> list[bool]:

@@ -171,13 +171,12 @@ def _values(model: Model, name: str, remaining: np.ndarray) -> Any:
 def _require_known_normalization(env: VecNormalize, gamma: float) -> None:
     expected = {**NORMALIZES, "gamma": gamma}
     other = [f"{name}={getattr(env, name)!r}" for name, value in expected.items() if getattr(env, name) != value]
-    if other:  # without `norm_obs` there may be no `obs_rms`
-        raise NotCompilable(f"A compiled training does not support a VecNormalize with {', '.join(other)}.")
-    if isinstance(env.obs_rms, dict) and set(env.obs_rms) != set(getattr(env.observation_space, "spaces", ())):
-        other.append(f"norm_obs_keys={list(env.obs_rms)!r}")
-    statistics = [*(env.obs_rms.values() if isinstance(env.obs_rms, dict) else [env.obs_rms]), env.ret_rms]
-    if any(each.count != RunningMeanStd().count for each in statistics):
-        other.append("statistics of earlier steps")
+    if not other:  # else there may be no `obs_rms`
+        by_key = env.obs_rms if isinstance(env.obs_rms, dict) else {}
+        if by_key and set(by_key) != set(getattr(env.observation_space, "spaces", ())):
+            other.append(f"norm_obs_keys={list(by_key)!r}")
+        if any(each.count != RunningMeanStd().count for each in (*(by_key.values() or [env.obs_rms]), env.ret_rms)):
+            other.append("statistics of earlier steps")
     if other:
         raise NotCompilable(f"A compiled training does not support a VecNormalize with {', '.join(other)}.")
 

@@ -23,6 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer, add_quickly
 from bridge.engine.acting import Actor
+from bridge.engine.already_called import call_no_more
 from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.engine.callbacks.known import looks, needs_rollouts, rollouts_per_call, steps_until_needed
 from bridge.engine.callbacks.taken_steps import after_step, count_steps
@@ -124,7 +125,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         assert self.replay_buffer is not None
         # A zip may have been saved while an update was pending, and without the replay buffer that it learns from.
         cannot_update = self._update_is_due and not self.replay_buffer.size()
-        if self.num_timesteps == 0 or cannot_update or self._frequency != self._next_frequency:
+        is_another = self._step_of_iteration > 0 and self._frequency != self._next_frequency
+        if self.num_timesteps == 0 or cannot_update or is_another:
             self._begin_iteration()
         return given
 
@@ -177,9 +179,9 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
         """Run one iteration of SB3's `learn`."""
         self._update_if_due()  # left by the compiled function before
-        taken = self._step_of_iteration  # if the mode has changed within an iteration, this runs only the rest of it
         if self._steps_on_jax:  # an iteration was interrupted
             self._begin_iteration()
+        taken = self._step_of_iteration  # if the mode has changed within an iteration, this runs only the rest of it
         self._begun_with = frequency = self._frequency
         assert self.env is not None
         rollout = self.collect_rollouts(
@@ -196,7 +198,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             timesteps = rollout.episode_timesteps + taken * self.n_envs
             gradient_steps = self.gradient_steps if self.gradient_steps >= 0 else timesteps
             plan = self._current_plan(self.env)
-            if gradient_steps > 0 and plan.mode is Mode.COMPILED and plan.mesh is None:
+            is_counted = frequency.unit is TrainFrequencyUnit.STEP  # by the settings of the compiled update
+            if gradient_steps > 0 and plan.mode is Mode.COMPILED and plan.mesh is None and is_counted:
                 self._begun_with, self._update_is_due = frequency, True
                 self._update_if_due()
             elif gradient_steps > 0:
@@ -214,7 +217,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self._session.forget()
         plan = self._current_plan(self.env)
         if plan.mode is not Mode.COMPILED:  # `on_rollout_start` has changed the plan
-            return True
+            with call_no_more(callback, "on_rollout_start"):
+                return self._iterate(callback, log_interval)
         to_end = train_freq - begun
         left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
         left *= rollouts_per_call(callback) > 1 and self._begun_with == self._next_frequency

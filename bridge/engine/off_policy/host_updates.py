@@ -56,7 +56,8 @@ def train(algorithm: OffPolicy, gradient_steps: int, batch_size: int, by_sb3: Ca
             algorithm._n_updates += algorithm.COUNTS_BEFORE_SAMPLING
             samples.append(buffer.sample(batch_size, env=algorithm._vec_normalize_env))
         if "replay_buffer" in plan.user_code:  # its `sample` may have changed anything
-            plan, settings = algorithm._current_plan(algorithm.env), algorithm._settings_now()
+            plan, buffer = algorithm._current_plan(algorithm.env), algorithm.replay_buffer
+            settings = algorithm._settings_now()
             if plan.learner is None:
                 algorithm._n_updates = num_before + first
                 require_weights_known(buffer, plan)
@@ -84,13 +85,13 @@ def _record_all(
     algorithm: OffPolicy, settings: OffPolicySettings, sums: dict[str, float], num_before: int, first: int
 ) -> None:
     """Log the means of all updates of a `train`, of which SB3 has logged those after the `first` ones."""
-    between = num_before + first
+    between, logged = num_before + first, getattr(algorithm.logger, "name_to_value", {})
     for name, total in sums.items():
         done = settings.num_averaged(name, num_before, between)
         rest = settings.num_averaged(name, between, algorithm._n_updates)
         if done:
-            total += rest and rest * algorithm.logger.name_to_value[f"train/{name}"]
-            algorithm.logger.record(f"train/{name}", np.float64(total / (done + rest)))
+            of_rest = rest * logged.get(f"train/{name}", 0.0)
+            logged[f"train/{name}"] = np.float64((total + of_rest) / (done + rest))
 
 
 def require_weights_known(buffer: object, plan: Plan) -> None:

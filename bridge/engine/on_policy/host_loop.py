@@ -83,8 +83,8 @@ class HostRollout:
         self._runs_user_code = session.runs_user_code
         # The callback is shown the steps in which episodes ended, and the step after each.
         self._shows_ends, self._is_quiet = shows_ends(callback), False
-        # Last observations of truncated episodes: step, environment, observation, recurrent state.
-        self._truncated: list[tuple[int, int, Arrays, Memory | None]] = []
+        # Last observations of truncated episodes: step, environment, discount, observation, recurrent state.
+        self._truncated: list[tuple[int, int, float, Arrays, Memory | None]] = []
 
     def run(self, has_begun: bool = False) -> bool:
         """Collect the rollout.
@@ -179,10 +179,13 @@ class HostRollout:
         self._buffer.values[: step + 1], self._buffer.log_probs[: step + 1] = (each[: step + 1] for each in evaluated)
 
         def values_before(batch: Arrays, memory: Memory | None, starts: np.ndarray) -> np.ndarray:
+            size = len(starts)
+            at = np.arange(MOST_ROWS) % size  # of one size, for which a function is compiled once
+            batch, memory, starts = jax.tree.map(lambda leaf: leaf[at], (batch, memory, starts))
             seen = actor.network.from_host(batch if memory is None else Recalled(batch, memory, starts))
             rows = jax.tree.map(lambda leaf: leaf[None], seen)  # as a rollout of one step
             actions = np.zeros((1, len(starts), *rollout.action.shape[2:]), rollout.action.dtype)
-            values: np.ndarray = actor.evaluate_steps(rows, actions, self._weights)[0][0]
+            values: np.ndarray = actor.evaluate_steps(rows, actions, self._weights)[0][0, :size]
             return values
 
         self._add_last_values(step, values_before)
@@ -235,7 +238,7 @@ class HostRollout:
                 # A copy, because environments may reuse the memory before the rollout ends.
                 last = jax.tree.map(np.array, info["terminal_observation"])
                 memory = jax.tree.map(operator.itemgetter(index), self._memory)
-                self._truncated.append((step, index, last, memory))
+                self._truncated.append((step, index, self._algorithm.gamma, last, memory))
 
     def _store(self, step: int, observation: Any, seen: Observation, actions: np.ndarray, rewards: np.ndarray) -> None:
         """Do what SB3's `buffer.add` does, except for values and log-probabilities."""
@@ -304,10 +307,10 @@ class HostRollout:
         """
         due = [each for each in self._truncated if before is None or each[0] < before]
         for first in range(0, len(due), MOST_ROWS):
-            steps, indices, observations, memories = zip(*due[first : first + MOST_ROWS])
+            steps, indices, discounts, observations, memories = zip(*due[first : first + MOST_ROWS])
             batch, memory = (jax.tree.map(lambda *leaves: np.stack(leaves), *each) for each in (observations, memories))
             values = (values_of or self._values_now)(batch, memory, np.zeros(len(steps), bool))
-            self._buffer.rewards[steps, indices] += self._algorithm.gamma * values
+            self._buffer.rewards[steps, indices] += np.array(discounts) * values
         self._truncated = self._truncated[len(due) :]
 
 

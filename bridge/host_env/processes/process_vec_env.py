@@ -236,7 +236,12 @@ class ProcessVecEnv(VecEnv):
         self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
         """Call a method of each environment, with the errors of `get_attr`."""
-        return self._call(indices, "env_method", method_name, method_args, method_kwargs)
+        env_indices = env_indices_of(indices, self.num_envs)
+        results = self._call(env_indices, "env_method", method_name, method_args, method_kwargs)
+        if method_name == "reset":
+            self._has_state = True
+            self._episodes.begin(env_indices)
+        return results
 
     def env_is_wrapped(self, wrapper_class: WrapperClass, indices: VecEnvIndices = None) -> list[bool]:
         """Return SB3's result, but always True for Monitor, because the infos of ended episodes have its `episode`."""

@@ -16,8 +16,6 @@ from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 from bridge.host_env.processes.worker_main import shared_arrays
 from bridge.sb3 import Space
 
-# Of a number in an action, at most.
-ACTION_BYTES = 8
 # Where observations are: one of two slots has those before a step, the other those after it; then the terminal ones.
 PLACES = (0, 1, "terminal")
 
@@ -38,13 +36,15 @@ class StepMemory:
                 f"action_space must be a Box, Discrete, MultiDiscrete or MultiBinary for SB3, got {action_space}."
             )
         self._observation_space = observation_space
+        self._action_shape = num_envs, *(action_space.shape or ())
+        self._most_bytes = max(8, np.dtype(action_space.dtype).itemsize)  # of a number in an action
         keys, shapes, dtypes = obs_space_info(observation_space)
         fields: dict[object, tuple[str, tuple[int, ...]]] = {
             "rewards": ("f8", (num_envs,)),
             "terminated": ("?", (num_envs,)),
             "truncated": ("?", (num_envs,)),
             # As bytes, because environments get the dtype that the caller passes, as from SB3's SubprocVecEnv.
-            "actions": ("u1", (num_envs, ACTION_BYTES * int(np.prod(action_space.shape or ())))),
+            "actions": ("u1", (num_envs, self._most_bytes * int(np.prod(action_space.shape or ())))),
             "dtype": ("S8", (num_envs,)),
         }
         for key in keys:
@@ -57,12 +57,11 @@ class StepMemory:
             arrays[name] for name in ("rewards", "terminated", "truncated", "actions", "dtype")
         )
         self.observations = {place: {key: arrays[place, key] for key in keys} for place in PLACES}
-        self._action_shape = num_envs, *(action_space.shape or ())
         self._accepts = _dtype_of_actions(action_space)
         self._written: np.dtype[Any] | None = None
         # SB3 samples binary actions as floats.
         self._casting: Any = "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
-        self.layout = pickle.dumps((fields, keys))
+        self.layout = pickle.dumps((fields, keys, self._action_shape[1:]))
 
     def write_actions(self, actions: npt.ArrayLike) -> None:
         """Write the actions of all environments to where their workers read them, or raise and write nothing."""
@@ -70,7 +69,7 @@ class StepMemory:
         if actions.shape != self._action_shape:
             raise ValueError(f"actions must have shape {self._action_shape}, got {actions.shape}.")
         if self._written is None or actions.dtype != self._written:
-            is_number = actions.dtype.kind in "biuf" and actions.dtype.itemsize <= ACTION_BYTES
+            is_number = actions.dtype.kind in "biuf" and actions.dtype.itemsize <= self._most_bytes
             if not (is_number and np.can_cast(actions.dtype, self._accepts, self._casting)):
                 raise TypeError(f"actions must be {self._accepts} or cast safely to it, got {actions.dtype}.")
             self._dtype[:] = actions.dtype.str.encode()

@@ -294,11 +294,6 @@ class Worker:
             return self._share(*pickle.loads(payload))
         return self._start(*pickle.loads(payload))
 
-    def _read_actions(self) -> list[Any]:
-        dtype, shape = np.dtype(self._dtype[0].decode()), self.serial_envs.envs[0].action_space.shape or ()
-        rows = self._actions[:, : dtype.itemsize * int(np.prod(shape))].copy()  # which environments may keep
-        return list(rows.view(dtype).reshape(-1, *shape))
-
     def _start(self, path: list[str], first: int, pickled: bytes, again: bool) -> bytes:
         """Make the environments; if a previous process had them, with a factory's `again` where it has one.
 
@@ -316,14 +311,24 @@ class Worker:
         env = envs[0]
         return dumps((env.observation_space, env.action_space, env.metadata, self.serial_envs.monitored))
 
-    def _share(self, fields: dict[object, tuple[str, tuple[int, ...]]], keys: Sequence[Key]) -> bytes:
+    def _share(
+        self, fields: dict[object, tuple[str, tuple[int, ...]]], keys: Sequence[Key], shape: tuple[int, ...]
+    ) -> bytes:
         own = slice(self.first, self.first + len(self.serial_envs.envs))
         arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
-        self._actions, self._dtype = arrays["actions"], arrays["dtype"]
+        self._actions, self._dtype, self._shape = arrays["actions"], arrays["dtype"], shape
+        self._name_of_dtype = b""
         self._outcome = arrays["rewards"], arrays["terminated"], arrays["truncated"]
         self._observations = [{key: arrays[slot, key] for key in keys} for slot in range(2)]
         self._terminal = {key: arrays["terminal", key] for key in keys}
         return b""
+
+    def _read_actions(self) -> list[Any]:
+        if (name := self._dtype[0]) != self._name_of_dtype:
+            self._name_of_dtype, dtype = name, np.dtype(name.decode())
+            num_bytes = dtype.itemsize * int(np.prod(self._shape))
+            self._typed_actions = self._actions[:, :num_bytes].view(dtype).reshape(-1, *self._shape)
+        return list(self._typed_actions.copy())  # which environments may keep
 
 
 def serve(worker: Worker, channel: Channel) -> None:

@@ -154,11 +154,28 @@ def test_an_evaluation_counts_the_episodes_of_the_monitor_that_is_there():
     assert ours.terminated.tolist() == [True, True]
 
 
-def test_a_monitor_that_does_not_see_the_episodes_end_is_an_error():
+def test_a_monitor_that_never_sees_an_episode_end_is_an_error():
     env = TimeLimit(Monitor(Endless()), 5)
     model = bridge.PPO("MlpPolicy", Odd(), n_steps=8, batch_size=8, device="cpu")
     with pytest.raises(ValueError, match=r"env must have its Monitor outside"):
         bridge.evaluate(model, env, 2)
+
+
+def test_an_evaluation_counts_the_episodes_that_the_monitor_sees():
+    class Alternating(Odd):
+        num = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.num += 1
+            return super().reset(seed=seed, options=options)
+
+        def step(self, action):
+            observation, reward, is_over, truncated, info = super().step(action)
+            return observation, reward, is_over and self.num % 2 == 0, truncated, info
+
+    env = TimeLimit(Monitor(Alternating(1.0)), 5)
+    model = bridge.PPO("MlpPolicy", Odd(), n_steps=8, batch_size=8, device="cpu")
+    assert bridge.evaluate(model, env, 2).lengths.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -180,11 +197,14 @@ def test_environments_get_actions_as_they_were_passed(make, name, space, actions
         assert (seen.dtype, seen.tolist()) == (actions.dtype, actions[0].tolist())
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_episodes_may_be_begun_by_hand(make, name):
-    venv = make(name, Odd, 1)
+    venv = make(name, functools.partial(Odd, 1.0), 2)
     venv.env_method("reset", seed=3)
-    assert venv.step([0])[0] == 1
+    assert venv.step(np.zeros(2, int))[0][0] == 1
+    venv.env_method("reset", indices=[1])
+    *_, infos = [venv.step(np.zeros(2, int))[3] for _ in range(3)]
+    assert infos[1]["episode"]["l"] == infos[1]["episode"]["r"] == 3
 
 
 class Looks(BaseCallback):

@@ -10,7 +10,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
 import bridge
-from tests.bridge.algorithms.user_code.own_code_models import LIBRARIES, WHERE, make
+from tests.bridge.algorithms.user_code.own_code_models import LIBRARIES, WHERE, AtStep, make
 from tests.bridge.small_models import Noop
 
 
@@ -43,6 +43,38 @@ def test_a_changed_train_freq_counts_from_the_next_iteration(lib, where, new, tm
     unit = TrainFrequencyUnit.EPISODE if new == "episode" else TrainFrequencyUnit.STEP
     model.learn(32, Changes(TrainFreq(1 if new == "episode" else new, unit)), log_interval=1)
     assert (model.num_timesteps, model._n_updates) == {1: (32, 32), 9: (34, 34), "episode": (35, 35)}[new]
+
+
+class ChangesAtStart(bridge.ScheduledCallback):
+    """Changes `train_freq` in `on_rollout_start`."""
+
+    def __init__(self, train_freq):
+        super().__init__()
+        self.train_freq, self.starts = train_freq, []
+
+    def _on_rollout_start(self):
+        self.starts.append(self.num_timesteps)
+        if self.num_timesteps == 8:
+            self.model.train_freq = self.train_freq
+
+    def _on_step(self):
+        return True
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("lib", LIBRARIES)
+def test_a_rollout_that_has_started_keeps_its_train_freq(lib, where):
+    callback = ChangesAtStart(TrainFreq(1, TrainFrequencyUnit.EPISODE))
+    model = make(lib.SAC, where, train_freq=8, gradient_steps=-1).learn(28, callback)
+    assert (callback.starts, model._n_updates) == ([0, 8, 16, 20, 25], 30)
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("lib", LIBRARIES)
+def test_an_iteration_of_an_episode_has_an_update_for_each_of_its_steps(lib, where):
+    model = make(lib.SAC, where, train_freq=(1, "episode"), gradient_steps=-1, learning_starts=2)
+    step = AtStep([8], lambda model: setattr(model, "train_freq", TrainFreq(3, TrainFrequencyUnit.STEP)))
+    assert model.learn(16, step)._n_updates == 16
 
 
 def test_an_iteration_that_ctrl_c_ended_has_not_begun_the_next_rollout():
