@@ -310,7 +310,7 @@ class HostRollout:
             steps, indices, discounts, observations, memories = zip(*due[first : first + MOST_ROWS])
             batch, memory = (jax.tree.map(lambda *leaves: np.stack(leaves), *each) for each in (observations, memories))
             values = (values_of or self._values_now)(batch, memory, np.zeros(len(steps), bool))
-            self._buffer.rewards[steps, indices] += np.array(discounts) * values
+            self._buffer.rewards[steps, indices] += np.array(discounts, values.dtype) * values
         self._truncated = self._truncated[len(due) :]
 
 
