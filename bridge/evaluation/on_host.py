@@ -19,7 +19,7 @@ from bridge.contrib import is_maskable
 from bridge.sb3 import AnyEnv
 from jaxenvs import Evaluation
 
-# Episodes that a wrapper around the Monitor truncates one after another.
+# After this many episodes in a row that a wrapper around the Monitor truncated, evaluate raises an error.
 MOST_UNSEEN = 100
 
 
@@ -52,7 +52,7 @@ def evaluate_on_host(
             unseen = 0
         elif local["done"] and local["info"].get("TimeLimit.truncated", False):
             unseen += 1
-        if unseen > MOST_UNSEEN:  # SB3 would go on forever
+        if unseen > MOST_UNSEEN:  # SB3 would never return
             raise ValueError(
                 "env must have its Monitor outside of what truncates its episodes, such as a TimeLimit, got it inside, "
                 "where it does not see them end: Monitor(TimeLimit(env, max_episode_steps))."

@@ -125,7 +125,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         assert self.replay_buffer is not None
         # A zip may have been saved while an update was pending, and without the replay buffer that it learns from.
         cannot_update = self._update_is_due and not self.replay_buffer.size()
-        is_another = self._step_of_iteration > 0 and self._frequency != self._next_frequency
+        is_another = self._step_of_iteration > 0 and self._begun_with != self._next_frequency
         if self.num_timesteps == 0 or cannot_update or is_another:
             self._begin_iteration()
         return given
