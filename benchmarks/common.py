@@ -173,9 +173,10 @@ def product() -> dict[str, str]:
 
 
 class Report:
-    """Prints tables, and writes each row to `<output>/<name>.json` once it is measured.
+    """Prints tables, and writes each row to `<output>/unfinished/<name>.json` once it is measured.
 
-    A file of the same state of the product is continued, so a run that was stopped loses nothing.
+    The file moves to `<output>` when all is measured, so that no page is drawn from a part. A file of the same state of
+    the product is continued, so a run that was stopped loses nothing.
     """
 
     def __init__(self, name: str, notes: list[str], options: argparse.Namespace) -> None:
@@ -185,6 +186,9 @@ class Report:
           name: the name of the benchmark and of its file.
           notes: what is measured, and how.
           options: what `Command.options` returned.
+
+        Raises:
+          SystemExit: the rows of the file are from another machine.
         """
         self.options = options
         self._path: Path | None = options.output and options.output / f"{name}.json"
@@ -199,16 +203,26 @@ class Report:
             "tables": {},
             "bars": [],
         }
-        if self._path is not None and self._path.exists():
-            before = json.loads(self._path.read_text())
-            if before.get("product") == self.content["product"]:
-                self.content |= {key: before[key] for key in ("machine", "tables", "bars")}
-                self.content["versions"] = before["versions"] | self.content["versions"]
+        if self._path is not None:
+            self._unfinished = self._path.parent / "unfinished" / self._path.name
+            for path in (self._path, self._unfinished):
+                self._continue(path)
         print(f"# {name}\n")
         for key in ("machine", "versions", "product", "settings"):
             print(f"- {key}: " + ", ".join(f"{what} {value}" for what, value in self.content[key].items()))
         for note in notes:
             print(f"- {note}")
+
+    def _continue(self, path: Path) -> None:
+        """Take over what a file has of this state of the product."""
+        before = json.loads(path.read_text()) if path.exists() else {}
+        if before.get("product") != self.content["product"]:
+            return
+        cpus = [content["machine"]["cpu"] for content in (before, self.content)]
+        if len(set(cpus)) > 1:
+            raise SystemExit(f"{path} has figures of {cpus[0]}: continue there, or remove it to start on {cpus[1]}.")
+        self.content |= {key: before[key] for key in ("machine", "tables", "bars")}
+        self.content["versions"] = before["versions"] | self.content["versions"]
 
     def add(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Print rows and append them to a table; columns that the first row lacks are not printed."""
@@ -245,12 +259,13 @@ class Report:
             print("\nnothing written: --quick figures are no results (choose a folder with --output)")
         else:
             self._write()
+            self._unfinished.replace(self._path)
             print(f"\nwrote {self._path.name}")
 
     def _write(self) -> None:
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(compact(self.content))
+            self._unfinished.parent.mkdir(parents=True, exist_ok=True)
+            self._unfinished.write_text(compact(self.content))
 
 
 def compact(content: dict[str, Any]) -> str:

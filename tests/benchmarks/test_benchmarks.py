@@ -103,7 +103,7 @@ def test_a_row_of_results_is_a_line_once_it_is_measured(tmp_path):
     report.add("speeds", [{"env": "a", "steps": 1.5}, {"env": "b", "steps": None}])
     report.bar("a", 1.0, 2)
     report.add("empty", [])
-    text = (tmp_path / "some.json").read_text()
+    text = (tmp_path / "unfinished" / "some.json").read_text()
     assert json.loads(text) == report.content
     assert '   {"env": "b", "steps": null}\n' in text
 
@@ -122,6 +122,7 @@ def test_a_run_goes_on_where_another_of_the_same_product_was_stopped(tmp_path, m
     first = report_in(tmp_path)
     first.add("speeds", [{"env": "a", "side": "ours", "steps_per_second": 1.0}])
     first.bar("a", 1.0, 2)
+    assert not (tmp_path / "some.json").exists()
     second = report_in(tmp_path)
     assert second.has("speeds", env="a", side="ours")
     assert not second.has("speeds", env="b")
@@ -131,6 +132,11 @@ def test_a_run_goes_on_where_another_of_the_same_product_was_stopped(tmp_path, m
     content = json.loads((tmp_path / "some.json").read_text())
     assert [row["env"] for row in content["tables"]["speeds"]] == ["a", "b"]
     assert [bar["what"] for bar in content["bars"]] == ["a"]
+    assert report_in(tmp_path).has("speeds", env="b")
+    with monkeypatch.context() as patch:
+        patch.setattr(common, "machine", lambda: content["machine"] | {"cpu": "another"})
+        with pytest.raises(SystemExit, match="continue there, or remove it to start on another"):
+            report_in(tmp_path)
     monkeypatch.setattr(common, "product", lambda: {"jaxenvs": "another", "bridge": "state"})
     assert not report_in(tmp_path).has("speeds", env="a")
 
