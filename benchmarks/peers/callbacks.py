@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback,
 NO_OP, SCHEDULED, EVALUATION = "no-op", "scheduled", "evaluation"
 BELOW_ROLLOUT = f"{EVALUATION} below a rollout"
 # Calls of on_step from one event of a callback to the next. 256 is no less than a rollout of any cell.
-ANNOUNCED, SAVED = 1000, 256
+CALLS_BETWEEN = 256
 
 Counts = Callable[[], dict[str, int]]
 
@@ -26,7 +26,7 @@ class NoOp(BaseCallback):
 
 
 def scheduled(base: Any) -> Any:
-    """Return a callback that reads the ends of episodes, and all locals at one step in ANNOUNCED, which it announces.
+    """Return a callback that reads the ends of episodes, and all locals at one step in CALLS_BETWEEN: it announces it.
 
     Args:
       base: ScheduledCallback of bridge, or for stock SB3 BaseCallback, which is shown every step and never asked.
@@ -39,12 +39,12 @@ def scheduled(base: Any) -> Any:
             self.rewards: list[float] = []
 
         def steps_until_needed(self, num_timesteps: int, num_envs: int) -> int:
-            return ANNOUNCED - 1 - int(self.n_calls) % ANNOUNCED
+            return CALLS_BETWEEN - 1 - int(self.n_calls) % CALLS_BETWEEN
 
         def _on_step(self) -> bool:
             for index in np.flatnonzero(self.locals["dones"]):
                 self.returns.append(self.locals["infos"][index]["episode"]["r"])
-            if self.n_calls % ANNOUNCED == 0:
+            if self.n_calls % CALLS_BETWEEN == 0:
                 self.rewards.append(float(self.locals["rewards"].sum()))
             return True
 
@@ -77,5 +77,5 @@ def make(
     after = NoOp()  # is called once an evaluation
     options = {"callback_after_eval": after, "n_eval_episodes": 1, "eval_freq": cell.eval_freq}
     evaluates = evaluation(evaluation_env(), **options, verbose=0)
-    saves = CheckpointCallback(SAVED, str(folder))
+    saves = CheckpointCallback(CALLS_BETWEEN, str(folder))
     return [evaluates, saves], lambda: {"evaluations": after.n_calls, "checkpoints": len(list(folder.glob("*.zip")))}

@@ -100,7 +100,7 @@ class Cell:
     def eval_freq(self) -> int:
         """Calls of on_step from one evaluation to the next."""
         if self.callback != callbacks.BELOW_ROLLOUT:
-            return callbacks.SAVED
+            return callbacks.CALLS_BETWEEN
         return (self.settings["train_freq"] if self.algorithm in OFF_POLICY else self.n_steps) // 2
 
     @property
@@ -108,8 +108,8 @@ class Cell:
         """Iterations that a run must have, for every callback to do something in it, or for CALLS of `learn`."""
         if self.one_by_one:
             return math.ceil(CALLS / self.learn_calls)
-        between = {"": 0, callbacks.NO_OP: 1, callbacks.SCHEDULED: callbacks.ANNOUNCED}
-        return max(1, math.ceil(between.get(self.callback, callbacks.SAVED) / self.n_steps))
+        between = {"": 1, callbacks.NO_OP: 1}.get(self.callback, callbacks.CALLS_BETWEEN)
+        return math.ceil(between / self.n_steps)
 
     @property
     def learn_calls(self) -> int:

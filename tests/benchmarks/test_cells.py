@@ -45,7 +45,7 @@ def test_each_algorithm_has_a_cell_with_each_callback_on_both_kinds_of_environme
 @pytest.mark.parametrize("callback", cells.CALLBACKS)
 def test_each_callback_fires_in_the_fewest_iterations_of_a_run(callback):
     for cell in (cell for cell in cells.further_cells() if cell.callback == callback):
-        between = {callbacks.NO_OP: 1, callbacks.SCHEDULED: callbacks.ANNOUNCED}.get(callback, callbacks.SAVED)
+        between = 1 if callback == callbacks.NO_OP else callbacks.CALLS_BETWEEN
         assert cell.fewest_iterations * cell.n_steps >= between
         if callback == callbacks.BELOW_ROLLOUT:
             assert 0 < cell.eval_freq < (cell.settings["train_freq"] if cell.algorithm in OFF_POLICY else cell.n_steps)
