@@ -67,8 +67,9 @@ NOTES = [
     "callback: each callback does something in every run. no-op: a callback that does nothing. scheduled: a callback "
     f"that reads the return of each episode, and all locals at one step in {callbacks.CALLS_BETWEEN}. With bridge, it "
     "is a ScheduledCallback that announces this step. evaluation: EvalCallback and CheckpointCallback, both every "
-    f"{callbacks.CALLS_BETWEEN} calls; an evaluation is one short episode. evaluation below a rollout: the same with two evaluations in each rollout. On-policy scripts with callbacks have "
-    "8 environments (RecurrentPPO: 1), off-policy scripts have 1.",
+    f"{callbacks.CALLS_BETWEEN} calls; an evaluation is one short episode. evaluation below a rollout: the same with "
+    "two evaluations in each rollout. On-policy scripts with callbacks have 8 environments (RecurrentPPO: 1), "
+    "off-policy scripts have 1.",
     f"buffer_size {FULL_BUFFER['buffer_size']}: the replay buffer is full in every timed run. learn(1): `learn` is "
     "called once for each rollout. 100,000 dicts: the environment holds as many Python objects. HerReplayBuffer: the "
     "environment has 15 bits, and a goal.",
