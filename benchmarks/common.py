@@ -175,8 +175,8 @@ def product() -> dict[str, str]:
 class Report:
     """Prints tables, and writes each row to `<output>/unfinished/<name>.json` once it is measured.
 
-    The file moves to `<output>` when all is measured, so that no page is drawn from a part. A file of the same state of
-    the product is continued, so a run that was stopped loses nothing.
+    The file moves to `<output>` when the run ends, so that no page is drawn from one that was stopped. A file of the
+    same state of the product is continued, so a run that was stopped loses nothing.
     """
 
     def __init__(self, name: str, notes: list[str], options: argparse.Namespace) -> None:
