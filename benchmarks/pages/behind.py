@@ -27,7 +27,7 @@ def behind(results: dict[str, Any]) -> Rows:
         kinds[pair.what].append(pair)
     rows: Rows = []
     for what, pairs in kinds.items():
-        ahead = sorted((pair for pair in pairs if round(pair.times, 2) > 1), key=lambda pair: -pair.times)
+        ahead = sorted((pair for pair in pairs if pair.times > 1), key=lambda pair: -pair.times)
         if ahead:
             rows.append(
                 {

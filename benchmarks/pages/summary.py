@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.common import markdown
 from benchmarks.pages import figures
 from benchmarks.pages.behind import behind, compared
+from benchmarks.pages.tables import SECTIONS
 from benchmarks.pages.text import Rows, fill
 
 
@@ -69,13 +70,21 @@ def lunar_lander_rows(results: dict[str, Any]) -> Rows:
 
 
 def _where(results: dict[str, Any]) -> str:
-    machine = results["training"]["machine"]
-    return fill(
-        f"Unless a section names another machine, figures are medians, measured on {machine['cores']} cores of an "
-        f"{machine['cpu']} without an accelerator. {_earlier(results['never_slower'])} [Some "
-        f"figures](benchmarks/tables.md#on-a-gpu) were measured on a GPU too ({results['gpu']['machine']['gpu']}), and "
-        "[others](gpu.md) show where a GPU pays."
+    """Say which sections of the tables were measured on which machine."""
+    sections: dict[str, list[str]] = {}
+    for name, title in SECTIONS.items():
+        if name in results and "gpu" not in results[name]["machine"]:
+            machine = results[name]["machine"]
+            state = "" if "product" in results[name] else ", with an earlier version of jaxenvs"
+            where = f"{machine['cores']} cores of an {machine['cpu']}{state}:"
+            sections.setdefault(where, []).append(f"[{title}](benchmarks/tables.md#{title.lower().replace(' ', '-')})")
+    machines = "\n".join(f"* {where} {', '.join(titles)}." for where, titles in sections.items())
+    gpu = (
+        "[Some figures](benchmarks/tables.md#on-a-gpu) were measured on a GPU too "
+        f"({results['gpu']['machine']['gpu']}), "
+        "and [others](gpu.md) show where a GPU pays."
     )
+    return f"Figures are medians, without an accelerator:\n\n{machines}\n\n{fill(gpu)}"
 
 
 def _earlier(record: dict[str, Any]) -> str:
