@@ -52,8 +52,8 @@ def speed(results: dict[str, Any]) -> str:
     times = {kind: [row["times"] for row in cells if kind in row["cell"]] for kind in ("", "MlpPolicy", "CnnPolicy")}
     every, mlp, cnn = (f"{statistics.median(each):.2g}" for each in times.values())
     imports = (
-        f"We changed the import in {len(cells)} scripts, and a callback's base class in {_scheduled(cells)}. They became "
-        f"{every}x faster in the median on {table['machine']['cores']} CPU cores: {mlp}x with MLP policies, "
+        f"We changed the import in {len(cells)} scripts, and a callback's base class in {_scheduled(cells)}. They "
+        f"became {every}x faster in the median on {table['machine']['cores']} CPU cores: {mlp}x with MLP policies, "
         f"up to {max(times['']):.0f}x with a small network on JAX environments, and {cnn}x with CNNs, whose "
         "convolutions PyTorch runs."
     )
