@@ -51,6 +51,7 @@ def test_a2c_descends_as_sb3s_does():
     np.testing.assert_allclose(updates[0], updates[1], rtol=1e-6)
 
 
+@pytest.mark.thorough(but=["0.001"])
 @pytest.mark.parametrize("target_kl", [None, 1e-3])
 def test_a_large_network_whose_arrays_stay_apart_learns_the_same(target_kl, monkeypatch):
     training = TINY.replace(algorithm=TINY.algorithm.replace(target_kl=target_kl), total_timesteps=256)

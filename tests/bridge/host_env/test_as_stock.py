@@ -21,6 +21,14 @@ MAKERS = {"stock": make_vec_env, "serial": bridge.make_vec_env}
 BACKENDS = {**MAKERS, "process": functools.partial(bridge.make_vec_env, backend="process")}
 
 
+ACTIONS = {
+    "int64": (spaces.Box(0, 2**40, (1,), np.int64), np.array([[2**24 + 1]])),
+    "float16": (spaces.Box(-1, 1, (2,), np.float16), np.array([[0.1, 0.2]], np.float32)),
+    "binary": (spaces.MultiBinary(2), np.array([[1, 0]], np.float32)),
+    "discrete": (spaces.Discrete(5), np.array([3], np.uint8)),
+}
+
+
 class Odd(gymnasium.Env):
     """Returns what it is told to, and ends after three steps."""
 
@@ -85,6 +93,7 @@ def test_a_step_before_the_first_reset_raises(make, name):
         make(name, lambda: Odd(), 1).step([0])
 
 
+@pytest.mark.thorough(but=MAKERS)
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_return_of_an_episode_is_rounded_to_six_places(make, name):
     venv = make(name, functools.partial(Odd, 1 / 3e5), 1)
@@ -93,6 +102,7 @@ def test_the_return_of_an_episode_is_rounded_to_six_places(make, name):
     assert infos[-1]["episode"]["r"] == 1e-5
 
 
+@pytest.mark.thorough(but=["space1-process", *(f"{space}-{name}" for space in ("space0", "space1") for name in MAKERS)])
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("space", [spaces.Discrete(3, dtype=np.uint8), spaces.MultiDiscrete([3, 4], dtype=np.uint8)])
 def test_actions_of_unsigned_spaces_are_those_of_sb3(make, name, space):
@@ -178,16 +188,9 @@ def test_an_evaluation_counts_the_episodes_that_the_monitor_sees():
     assert bridge.evaluate(model, env, 2).lengths.tolist() == [3, 3]
 
 
+@pytest.mark.thorough(but=["float16-process", *(f"{kind}-{name}" for kind in ACTIONS for name in MAKERS)])
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize(
-    ("space", "actions"),
-    [
-        (spaces.Box(0, 2**40, (1,), np.int64), np.array([[2**24 + 1]])),
-        (spaces.Box(-1, 1, (2,), np.float16), np.array([[0.1, 0.2]], np.float32)),
-        (spaces.MultiBinary(2), np.array([[1, 0]], np.float32)),
-        (spaces.Discrete(5), np.array([3], np.uint8)),
-    ],
-)
+@pytest.mark.parametrize(("space", "actions"), ACTIONS.values(), ids=ACTIONS)
 def test_environments_get_actions_as_they_were_passed(make, name, space, actions):
     venv = make(name, functools.partial(Odd, action_space=space), 1)
     venv.reset()

@@ -161,7 +161,12 @@ def test_rows_that_files_have_lost_are_left_out(tmp_path):
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
 def test_a_replay_buffer_of_discrete_observations_is_data_too(kind):
     env = bridge.JaxVecEnv(TimeLimit(Counter(5, kind, "discrete"), 7), 2, 0)
-    model = make("DQN", env).learn(48)
+    model, observation = make("DQN", env), env.reset()
+    for _ in range(24):
+        action = np.array([model.action_space.sample() for _ in range(2)])
+        following, reward, done, infos = env.step(action)
+        model.replay_buffer.add(observation, following, action, reward, done, infos)
+        observation = following
     assert np.isfinite(bridge.pretrain(model, model.replay_buffer, n_epochs=1)["loss"]).all()
 
 

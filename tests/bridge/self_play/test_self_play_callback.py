@@ -145,7 +145,7 @@ def test_the_pool_is_saved_and_resumed_with_the_model(tmp_path):
 
 def test_a_smaller_pool_keeps_the_members_that_it_would_have():
     model = make()
-    model.learn(4 * ROLLOUT, callback(pool_size=8))
+    model.learn(4 * ROLLOUT, callback())
     model.learn(ROLLOUT, callback(pool_size=3, every=10**6), reset_num_timesteps=False)
     assert (pool(model).size, model.league.numbers) == (3, [0, 1, 4])
 

@@ -85,7 +85,7 @@ def test_it_prints_a_table_and_draws_a_picture(result):
     plt.close(ax.figure)
 
 
-def test_the_same_seed_gives_the_same_games(result):
+def test_the_same_seed_gives_the_same_games():
     again = bridge.tournament(["random", player(50)], TicTacToe(), 50, seed=3)
     np.testing.assert_array_equal(again.wins, bridge.tournament(["random", player(50)], TicTacToe(), 50, seed=3).wins)
     assert again.names == ("random", "MaskableActorCriticPolicy")

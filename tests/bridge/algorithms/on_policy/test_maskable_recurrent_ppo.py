@@ -37,8 +37,8 @@ class AllLegal(Wrapper):
 
 
 def test_with_all_actions_legal_it_is_recurrent_ppo_bit_for_bit():
-    cartpole = jaxenvs.make("CartPole-v1", max_episode_steps=12)
-    plain = make("RecurrentPPO", JaxVecEnv(cartpole, 4, 0)).learn(256)
+    cartpole = jaxenvs.make("CartPole-v1", max_episode_steps=12)  # as in the models of `make`
+    plain = make("RecurrentPPO").learn(256)
     masked = make("MaskableRecurrentPPO", JaxVecEnv(AllLegal(cartpole), 4, 0)).learn(256)
     assert masked.plan.collects
     assert masked._masks

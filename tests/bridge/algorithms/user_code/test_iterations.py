@@ -15,10 +15,10 @@ from tests.bridge.small_models import Noop
 
 
 def test_a_shorter_train_freq_begins_a_new_iteration():
-    model = make(bridge.SAC, "JAX", train_freq=6).learn(12)
+    model = make(bridge.SAC, "JAX", train_freq=8, gradient_steps=-1).learn(16)
     model._step_of_iteration, model._begun_with = 5, model.train_freq  # as Ctrl-C leaves it
-    model.train_freq = TrainFreq(4, TrainFrequencyUnit.STEP)
-    assert model.learn(4, reset_num_timesteps=False).num_timesteps == 16
+    model.train_freq = TrainFreq(1, TrainFrequencyUnit.STEP)
+    assert model.learn(4, reset_num_timesteps=False).num_timesteps == 20
 
 
 class Changes(bridge.ScheduledCallback):
@@ -34,6 +34,7 @@ class Changes(bridge.ScheduledCallback):
         return True
 
 
+@pytest.mark.thorough(but=["bridge-JAX-1", "bridge-JAX-episode", "bridge-Gymnasium-1", "bridge-Gymnasium-9"])
 @pytest.mark.parametrize("new", [1, 9, "episode"])
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("lib", LIBRARIES)
