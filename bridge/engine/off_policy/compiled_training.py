@@ -193,6 +193,8 @@ def _write_back(
         # First, so that nothing has changed if it raises.
         learner.write_back(run.learner.params, run.learner.targets, run.learner.optimizer_states)
     except ValueError as error:
+        if not host.count:
+            raise
         raise ValueError(
             f"{error} The environments and all counters were kept from before the update, too, but the replay buffer "
             f"also holds the {int(host.count)} steps of each environment in which this happened."

@@ -64,6 +64,7 @@ def test_a_training_compiles_its_program_once():
     model.learn(48)
     make().learn(48)
     assert compiled_training.compiled_function(None)._cache_size() == compiled > 0
+    assert not model.plan._compiled  # it makes the update after the last step too
 
 
 # --- The store ------------------------------------------------------------------------------------------------------
@@ -235,6 +236,11 @@ def test_a_run_whose_parameters_become_nan_changes_nothing_but_what_is_stored(mo
     assert_equal(after, arrays)
     assert counts_after == counts
     assert model.replay_buffer.size() > stored
+
+
+def test_parameters_that_become_nan_after_the_last_step_are_named_alone():
+    with pytest.raises(ValueError, match=r"parameters of q_net NaN, .* are finite.$"):
+        make(learning_rate=lambda left: 1e38 if left == 0 else 0.0).learn(96)
 
 
 def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypatch):
