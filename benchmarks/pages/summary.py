@@ -52,8 +52,9 @@ def speed(results: dict[str, Any]) -> str:
     times = {kind: [row["times"] for row in cells if kind in row["cell"]] for kind in ("", "MlpPolicy", "CnnPolicy")}
     every, mlp, cnn = (f"{statistics.median(each):.2g}" for each in times.values())
     imports = (
-        f"We changed the import in {len(cells)} scripts, and a callback's base class in {_scheduled(cells)}. They "
-        f"became {every}x faster in the median on {table['machine']['cores']} CPU cores: {mlp}x with MLP policies, "
+        f"We changed the import in {len(cells)} scripts, and a callback's base class in {_scheduled(cells)}. The "
+        f"scripts became {every}x faster in the median on {table['machine']['cores']} CPU cores: {mlp}x with MLP "
+        "policies, "
         f"up to {max(times['']):.0f}x with a small network on JAX environments, and {cnn}x with CNNs, whose "
         "convolutions PyTorch runs."
     )
@@ -81,7 +82,8 @@ def _where(results: dict[str, Any]) -> str:
             state = ", with an earlier version of jaxenvs" if _is_earlier(results, name) else ""
             where = f"{machine['cores']} cores of an {machine['cpu']}{state}:"
             sections.setdefault(where, []).append(f"[{title}](benchmarks/tables.md#{title.lower().replace(' ', '-')})")
-    machines = "\n".join(fill(f"* {where} {', '.join(titles)}.") for where, titles in sections.items())
+    bullets = (fill(f"* {where} {', '.join(titles)}.") for where, titles in sections.items())
+    machines = "\n".join(bullet.replace("\n", "\n  ") for bullet in bullets)
     gpu = (
         "[Some figures](benchmarks/tables.md#on-a-gpu) were measured on a GPU too "
         f"({results['gpu']['machine']['gpu']}), and [others](gpu.md) show where a GPU pays."

@@ -16,8 +16,8 @@ from tests.differential.searching import search
 from tests.differential.settings import ALGORITHMS, OURS, Setting
 
 ENVS = ("jax", "gymnasium")
-# Where, and how many programs of each algorithm, of sb3-contrib's half as many: 306 together. In JAX environments most
-# compile what none before did. In make test, the first of them.
+# Where programs run, and how many of each algorithm of SB3; of each other algorithm, half as many. In JAX environments
+# most compile what none before did. `make test` runs the first in Gymnasium's environments.
 PROGRAMS = {"first": ("gymnasium", 3), "jax": ("jax", 6), "gymnasium": ("gymnasium", 30)}
 
 

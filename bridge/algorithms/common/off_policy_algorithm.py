@@ -146,7 +146,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
                 else:
                     can_continue = self._iterate(callback, log_interval)
             if can_continue:
-                self._update_if_due(after_steps=True)
+                self._update_if_due(at_end=True)
         except Exception:
             self._begin_iteration()  # as in SB3, a failed iteration is dropped. After Ctrl-C nothing is lost
             raise
@@ -162,18 +162,19 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         length = self._frequency.frequency if self._frequency.unit is TrainFrequencyUnit.STEP else sys.maxsize
         return 0 < length <= steps_until_needed(callback, self.num_timesteps, self.n_envs)
 
-    def _update_if_due(self, after_steps: bool = False) -> None:
+    def _update_if_due(self, at_end: bool = False) -> None:
         """Run the pending update, which a compiled function otherwise runs before its next step.
 
         Args:
-          after_steps: run that function again, without a step: to compile the update alone takes a second or two.
+          at_end: whether the training ends with it. Then that function runs again, without a step: to compile the
+            update alone, for one call, takes a second or two.
         """
         if not self._update_is_due:
             return
         plan = self._current_plan(self.env)
         if plan.mode is Mode.COMPILED:
             with handlers_wait():
-                if after_steps:
+                if at_end:
                     _, metrics, num_updated = run_steps(self, plan, 0, math.inf)
                 else:
                     metrics, num_updated = jax_steps.update(self, plan)
