@@ -26,7 +26,7 @@ ADAM = optax.scale_by_adam(eps=1e-5)
 
 T = TypeVar("T")
 
-# From this many weights on, JAX 0.12 must not concatenate gradients. Below, it takes as long either way.
+# From this many weights on, JAX must not concatenate gradients, as it does from 0.11.1 on. Below, it takes as long.
 LONG = 2**16
 # From this many weights on, PPO's minibatches take less time on separate arrays: a tenth with 128-128 units, a fifth
 # with 256-256. With 64-64 they take a third more.
@@ -118,7 +118,7 @@ def _join(
     # batch for every element of the vector, which took 6 of the 31 us of an update of DQN.
     ordered = sorted(zip(starts, parts), key=lambda each: -each[1].size)
     zero: int | jax.Array = 0
-    if jax.__version_info__ >= (0, 12) and length >= LONG:
+    if jax.__version_info__ >= (0, 11) and length >= LONG:
         # It makes a concatenation of updates at constant places, and computes a sum over a batch for every element
         # again, which takes several times as long. It does not know that this is 0.
         zero = (ordered[0][1][0] > jnp.inf).astype(jnp.int32)

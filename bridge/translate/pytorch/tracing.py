@@ -168,9 +168,10 @@ class Interpreter(fx.Interpreter):
         An exception of a signal handler between its two parts leaves the lock taken for ever.
         """
         self.env, self.args_iter = {}, iter(args)
-        for node in self.graph.nodes:
-            self.env[node] = self.run_node(node)
-        return self.env[next(reversed(self.graph.nodes))]
+        result: object = None
+        for node in self.graph.nodes:  # the last one is the output
+            result = self.env[node] = self.run_node(node)
+        return result
 
 
 class _Proxy(fx.Proxy):
