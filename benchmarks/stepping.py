@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import math
 import multiprocessing
 import subprocess
@@ -236,6 +237,8 @@ def main(argv: list[str] | None = None) -> None:
         if not parts:
             return
 
+    if "vec_env" in parts:
+        importlib.import_module("bridge")  # before JAX runs: then compiled functions run in the calling thread
     report = common.Report("stepping", NOTES, options)
     if "vec_env" in parts:
         # SubprocVecEnv's processes are forked from one that has imported what they need.

@@ -51,7 +51,8 @@ def compared(results: dict[str, Any]) -> Iterator[Pair]:
         ours = min(seconds for (where, side), seconds in solved.items() if where == setting and "stock" not in side)
         yield Pair("seconds from `python train.py` to a solved CartPole", f"{setting} settings", "SB3", ours / other)
 
-    rows = [row for row in tables["off_policy"]["steps"] if row["environments"].endswith("Gymnasium")]
+    steps = (*tables["off_policy"]["steps"], *tables["extensions"]["steps"])
+    rows = [row for row in steps if row["environments"].endswith("Gymnasium")]
     yield from _by_case("steps per second on Gymnasium environments", rows, "algorithm", "network", "setting")
 
     for row in tables["never_slower"]["cells"]:

@@ -15,6 +15,7 @@ SECTIONS = {
     "off_policy": "Off-policy training",
     "learning": "Returns",
     "stepping": "Stepping",
+    "extensions": "What SB3 does not have",
     "gpu": "On a GPU",
 }
 # Introductions of tables, by their names. The notes are written by the benchmarks.
