@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import stable_baselines3
+from stable_baselines3.common import utils
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.utils import LinearSchedule
 
+LINEAR = getattr(utils, "LinearSchedule", None) or utils.get_linear_fn  # the latter in older versions
 CHECKPOINT_SECONDS = 10.0
 N_EPISODES, EVALUATED_AT_ONCE = 100, 16
 
@@ -55,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     out: Path = options.out
     settings: dict[str, Any] = {
-        name: LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0) if str(value).startswith("lin_") else value
+        name: LINEAR(float(value.removeprefix("lin_")), 0.0, 1.0) if str(value).startswith("lin_") else value
         for name, value in options.settings.items()
         if name != "n_timesteps"
     }

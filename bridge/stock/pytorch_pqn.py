@@ -25,7 +25,7 @@ from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 from torch import nn
 
 # Older versions of SB3 have only the function.
-LINEAR: Callable[[float, float, float], Schedule] = getattr(utils, "LinearSchedule", utils.get_linear_fn)
+LINEAR: Callable[[float, float, float], Schedule] = getattr(utils, "LinearSchedule", None) or utils.get_linear_fn
 # Of an action that is never taken, so that its logarithm is finite.
 SMALLEST_PROBABILITY = 1e-30
 

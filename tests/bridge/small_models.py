@@ -10,6 +10,7 @@ from stable_baselines3.common.logger import configure
 
 import bridge
 from bridge import make_vec_env
+from bridge.sb3 import NStepReplayBuffer
 
 N_ENVS, N_STEPS = 4, 16
 ROLLOUT = N_ENVS * N_STEPS
@@ -25,6 +26,9 @@ SB3 = stable_baselines3.PPO
 # The schedules of the first versions of SB3 that are supported are lambdas.
 with_picklable_schedules = pytest.mark.skipif(
     not hasattr(utils, "FloatSchedule"), reason="no model of this version of Stable-Baselines3 can be pickled"
+)
+with_n_steps = pytest.mark.skipif(
+    NStepReplayBuffer is None, reason="this version of Stable-Baselines3 has no n-step returns"
 )
 
 

@@ -20,6 +20,8 @@ def test_the_options_are_a_dict_of_the_callers_own():
 def test_this_version_of_xla_knows_all_the_options():
     if jax.default_backend() != "cpu":
         pytest.skip("the options are of XLA for CPUs")
+    if jax.__version_info__ < (0, 9):
+        pytest.skip("This version of XLA does not know all of them.")
     assert compiler_options() == {**OPTIONS, **IN_ORDER, **guard()}
 
 

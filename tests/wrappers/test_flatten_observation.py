@@ -1,5 +1,7 @@
 """FlattenObservation beside Gymnasium's."""
 
+import inspect
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,9 @@ from jaxenvs import Environment, FlattenObservation, TimeStep, VectorEnv, check_
 from tests.environments import Counter
 from tests.wrappers.against_gymnasium import assert_equal_to
 
+# Older versions of Gymnasium always sort.
+UNSORTED = {"sort_keys": False} if "sort_keys" in inspect.signature(spaces.Dict).parameters else {}
+
 
 @environment
 class Mixed(Environment):
@@ -21,7 +26,7 @@ class Mixed(Environment):
     @property
     def observation_space(self):
         parts = {"z": spaces.MultiDiscrete([3, 4], start=[5, -2]), "a": spaces.Discrete(9, start=-1)}
-        return spaces.Tuple((spaces.Dict(parts, sort_keys=False), spaces.Box(0, self.limit, (2, 2), np.float32)))
+        return spaces.Tuple((spaces.Dict(parts, **UNSORTED), spaces.Box(0, self.limit, (2, 2), np.float32)))
 
     @property
     def action_space(self):

@@ -269,7 +269,7 @@ def test_an_entry_of_another_type_in_a_config_is_named(name, value, run, tmp_pat
 
 def test_off_policy_settings_are_not_fitted_to_rollouts():
     sac = TrainingConfig.resolve("sac", "Pendulum-v1", num_envs=3)
-    assert (sac.hyperparameters["n_steps"], sac.hyperparameters["batch_size"]) == (1, 256)
+    assert (sac.hyperparameters.get("n_steps", 1), sac.hyperparameters["batch_size"]) == (1, 256)
     assert TrainingConfig.resolve("dqn", "CartPole-v1").num_envs == 1
 
 

@@ -1,5 +1,7 @@
 """plot_results: what is read of trainings of each kind, and that the curve is the statistic that its label names."""
 
+import inspect
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -53,6 +55,10 @@ def band(axes):
     return np.array([each.min() for each in ends]), np.array([each.max() for each in ends])
 
 
+# As SciPy's `bootstrap` names it, by its version.
+GENERATOR = "rng" if "rng" in inspect.signature(stats.bootstrap).parameters else "random_state"
+
+
 def test_the_interquartile_mean_and_its_interval_are_those_of_scipy():
     values = np.random.default_rng(1).normal(size=(10, 3))
     np.testing.assert_allclose(interquartile_mean(values), stats.trim_mean(values, 0.25))
@@ -61,7 +67,7 @@ def test_the_interquartile_mean_and_its_interval_are_those_of_scipy():
         (values,),
         lambda sample, axis: stats.trim_mean(sample, 0.25, axis=axis),
         method="percentile",
-        rng=np.random.default_rng(2),
+        **{GENERATOR: np.random.default_rng(2)},
     ).confidence_interval
     width = reference.high - reference.low
     np.testing.assert_allclose((low - reference.low) / width, 0, atol=0.05)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
+from stable_baselines3.common import utils
 
 from bridge.engine.acting import forget_graph
 from tests.differential.user_classes import extractors
@@ -30,6 +30,10 @@ NETWORKS = {
 # Biases and weights that make actions the same whatever is drawn, and what may not be any number: nothing may be
 # written into them.
 CERTAIN = ("action_net.bias", "q_net.3.bias", "exploration_rate", "log_std", "ra_var", "steps")
+
+# Functions in older versions of SB3.
+CONSTANT = getattr(utils, "ConstantSchedule", None) or utils.constant_fn
+LINEAR = getattr(utils, "LinearSchedule", None) or utils.get_linear_fn
 
 
 def networks(model: Any) -> tuple[str, ...]:
@@ -158,7 +162,7 @@ def rate(model: Any, way: str, number: float) -> None:
         model.learning_rate = number
         model._setup_lr_schedule()
     else:
-        model.lr_schedule = ConstantSchedule(number) if way == "constant" else LinearSchedule(number, 0.0, 1.0)
+        model.lr_schedule = CONSTANT(number) if way == "constant" else LINEAR(number, 0.0, 1.0)
 
 
 def freeze(model: Any, net: int, learns: bool) -> None:
@@ -169,7 +173,7 @@ def freeze(model: Any, net: int, learns: bool) -> None:
 def setting(model: Any, name: str, value: Any) -> None:
     """Set an attribute of the model, if it has that."""
     if hasattr(model, name):
-        setattr(model, name, ConstantSchedule(value) if name.startswith("clip_range") else value)
+        setattr(model, name, CONSTANT(value) if name.startswith("clip_range") else value)
 
 
 def stored(model: Any, name: str, value: float) -> None:

@@ -19,9 +19,9 @@ from bridge.engine.update import compiled_update
 from bridge.sb3 import NStepReplayBuffer
 from jaxenvs import learn
 from tests.bridge.algorithms.cases import Walk, assert_equal, state_of
+from tests.bridge.small_models import with_n_steps
 from tests.environments import Counter
 
-with_n_steps = pytest.mark.skipif(NStepReplayBuffer is None, reason="this version of SB3 has no n-step returns")
 SETTINGS = {
     "buffer_size": 200,
     "learning_starts": 10,

