@@ -54,8 +54,7 @@ def speed(results: dict[str, Any]) -> str:
     imports = (
         f"We changed the import in {len(cells)} scripts, and a callback's base class in {_scheduled(cells)}. The "
         f"scripts became {every}x faster in the median on {table['machine']['cores']} CPU cores: {mlp}x with MLP "
-        "policies, "
-        f"up to {max(times['']):.0f}x with a small network on JAX environments, and {cnn}x with CNNs, whose "
+        f"policies, up to {max(times['']):.0f}x with a small network on JAX environments, and {cnn}x with CNNs, whose "
         "convolutions PyTorch runs."
     )
     return f"{fill(plot)}\n\n{fill(imports)}"

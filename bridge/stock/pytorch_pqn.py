@@ -79,7 +79,7 @@ class LayerNormCNN(NatureCNN):
 
 
 class PQNPolicy(ActorCriticPolicy):
-    """Q-network that acts epsilon-greedily. As an ActorCriticPolicy, the value is that of the best action.
+    """Q-network that acts epsilon-greedily. As an ActorCriticPolicy, it returns the best action's value.
 
     Args:
       net_arch: sizes of the hidden layers, each of which has a layer norm.

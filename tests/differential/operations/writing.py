@@ -11,6 +11,7 @@ import torch
 from stable_baselines3.common import utils
 
 from bridge.engine.acting import forget_graph
+from bridge.stock.pytorch_pqn import LINEAR
 from tests.differential.user_classes import extractors
 
 NETWORKS = {
@@ -31,9 +32,8 @@ NETWORKS = {
 # written into them.
 CERTAIN = ("action_net.bias", "q_net.3.bias", "exploration_rate", "log_std", "ra_var", "steps")
 
-# Functions in older versions of SB3.
+# A function in older versions of SB3.
 CONSTANT = getattr(utils, "ConstantSchedule", None) or utils.constant_fn
-LINEAR = getattr(utils, "LinearSchedule", None) or utils.get_linear_fn
 
 
 def networks(model: Any) -> tuple[str, ...]:
